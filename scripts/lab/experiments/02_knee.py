@@ -20,6 +20,7 @@ import fit
 import kept
 import lab
 
+T = 32                               # tokens of a sequence
 WARMUP = 20                          # updates, counted like the others
 MOST_RATES = 6                       # at a batch
 READINGS = {"weights": ["val_loss"], "averaged": ["val_loss", "val_loss_average"]}
@@ -54,51 +55,14 @@ SIZES = {
 
 
 def arguments(parser):
-    parser.add_argument("--sizes", metavar="NAMES", help="only these models, as in 35k,119k")
-    parser.add_argument("--model", metavar="LAYERS,HEADS,CHANNELS", help="one model of your own, "
-                        "with --tokens, --targets and --batches")
-    parser.add_argument("--seq-len", type=int, default=32, metavar="T", help="default: 32")
-    parser.add_argument("--rate", type=float, default=1e-3, metavar="X", help="of --model: the "
-                        "first learning rate to try, at 16 sequences (default: 1e-3)")
-    parser.add_argument("--tokens", type=float, metavar="N", help="of --model: roughly what the "
-                        "lowest target takes at a small batch; with a small batch a run stops at "
-                        "twice that, with a large one later")
-    parser.add_argument("--targets", metavar="HIGH,LOW", help="losses in nats a token, falling")
-    parser.add_argument("--batches", metavar="FIRST,LAST", help="only these, in tokens; of "
-                        "--model: powers of two")
-
-
-def numbers(flag, text, count):
-    try:
-        found = [float(x) for x in text.split(",")]
-        assert count is None or len(found) == count
-    except (ValueError, AssertionError):
-        lab.fail(f"{flag} {text}: expected {count or 'two or more'} numbers, as in 2,4")
-    return found
+    parser.add_argument("--sizes", metavar="NAMES", help="only these models, as in 35k,119k; a "
+                        "model of your own is a row of SIZES")
 
 
 def settings(e):
-    e.T, e.sizes = e.args.seq_len, SIZES[e.size]
+    e.sizes = SIZES[e.size]
     e.tuned, e.fresh = e.pick(tiny=([1], [3]), quick=([1], [3]), full=([1, 2], [3, 4, 5, 6]))
     e.targets = e.pick([3.0, 2.9], TARGETS, TARGETS)
-    if e.args.targets:
-        e.targets = numbers("--targets", e.args.targets, None)
-        if len(e.targets) < 2 or e.targets != sorted(set(e.targets), reverse=True):
-            lab.fail(f"--targets {e.args.targets}: expected two or more, the highest first")
-        e.sizes = [size._replace(batches={b: e.targets[-1] for b in size.batches})
-                   for size in e.sizes]
-    first, last = numbers("--batches", e.args.batches or "0,inf", 2)
-    if e.args.model:
-        if not (e.args.tokens and e.args.targets and e.args.batches):
-            lab.fail("--model: needs --tokens, --targets and --batches")
-        layers, heads, channels = map(int, numbers("--model", e.args.model, 3))
-        own = batches(int(first), int(last), e.targets[-1])
-        e.sizes = [Size(f"{layers}x{channels}", layers, heads, channels, e.args.rate,
-                        e.args.tokens, last / 2.0, own)]
-    elif e.args.tokens:
-        e.sizes = [size._replace(tokens=e.args.tokens) for size in e.sizes]
-    e.sizes = [size._replace(batches={b: to for b, to in size.batches.items()
-                                      if first <= b <= last}) for size in e.sizes]
     if e.args.sizes:
         names = e.args.sizes.split(",")
         if not set(names) <= {size.name for size in e.sizes}:
@@ -117,18 +81,6 @@ def corpus(e):
     return e.corpus(e.pick(10 ** 6, 8 * 10 ** 6, 32 * 10 ** 6))
 
 
-def parameters(name):
-    """Of the blocks, about, of a size's name."""
-    known = {"35k": 35e3, "119k": 119e3, "0.8M": 8e5}
-    layers, channels = map(int, name.split("x")) if "x" in name else (0, 0)
-    return known.get(name, 12 * layers * channels ** 2)
-
-
-def shape(e, size):
-    return ["--layers", size.layers, "--heads", size.heads, "--channels", size.channels,
-            "--seq-len", e.T]
-
-
 def rate(size, power):
     return size.rate * 2.0 ** power
 
@@ -136,14 +88,15 @@ def rate(size, power):
 def job(e, size, batch, power, seed, target, most, again=False):
     """A run until the target, or `most` tokens. An evaluation of weights and average costs as much
     as training on 5,500 tokens."""
-    every = e.T * e.pick(48, 512, 1024)
+    every = T * e.pick(48, 512, 1024)
     name = f"{size.name}_b{batch}_lr{rate(size, power):.6f}_s{seed}_to{target:g}"
     return lab.Job(name + (f"_in{math.ceil(most / batch)}" if again else ""), [
-        "--data", corpus(e), *shape(e, size), "--micro-batch", min(batch // e.T, 64),
+        "--data", corpus(e), "--layers", size.layers, "--heads", size.heads,
+        "--channels", size.channels, "--seq-len", T, "--micro-batch", min(batch // T, 64),
         "--batch-tokens", batch, "--lr", f"{rate(size, power):.6g}", "--lr-schedule", "constant",
         "--warmup-tokens", e.pick(2, WARMUP, WARMUP) * batch,
-        "--beta2", f"{lab.half_life_beta2(batch, at=128 * e.T):.7g}",
-        "--average-tokens", 2048 * e.T, "--tokens", math.ceil(most / batch) * batch,
+        "--beta2", f"{lab.half_life_beta2(batch, at=128 * T):.7g}",
+        "--average-tokens", 2048 * T, "--tokens", math.ceil(most / batch) * batch,
         "--target-loss", target, "--eval-every", max(1, every // batch),
         "--eval-tokens", e.pick(2048, 4096, 8192), "--seed", seed], cost=most, thin=100)
 
@@ -183,7 +136,7 @@ class Batch:
         better one. A rate that needs 1.1 times the tokens of the best has lost; where the best was
         lucky, its neighbours go on to 1.1 times what it takes on all seeds."""
         if not self.done:
-            first = round(0.4 * math.log2(self.batch / (16 * self.e.T)))
+            first = round(0.4 * math.log2(self.batch / (16 * T)))
             return [(first, self.lowest, cap(self.size, self.batch))]
         want = {}
         for target, reading, best in self.bests():
@@ -307,9 +260,9 @@ def measure(rows):
     for row in rows:
         together.setdefault((row.size, row.reading, row.target), {}).setdefault(
             row.batch, []).append(row)
-    order = {name: i for i, name in enumerate(sorted({row.size for row in rows}, key=parameters))}
-    for (size, reading, target), own in sorted(
-            together.items(), key=lambda at: (order[at[0][0]], at[0][1] != "weights", -at[0][2])):
+    wide = {size.name: size.layers * size.channels ** 2 for size in SIZES["full"]}
+    for (size, reading, target), own in sorted(together.items(), key=lambda at: (
+            wide.get(at[0][0], 0), at[0][1] != "weights", -at[0][2])):
         points = {b: point(runs) for b, runs in sorted(own.items())
                   if any(row.seed in kept.TUNED for row in runs)}
         there = [p for p in points.values() if p]
@@ -531,10 +484,10 @@ def main():
         every = sweep(e)
         for s in e.sizes:
             e.setting(f"{s.name}: {s.layers} layers of {s.channels} channels, batches of "
-                      f"{min(s.batches):,} to {max(s.batches):,} tokens, sequences of {e.T}.")
+                      f"{min(s.batches):,} to {max(s.batches):,} tokens, sequences of {T}.")
         e.setting(f"AdamW at a constant rate after {WARMUP} updates of warm-up, which count; beta2 "
                   f"by the half-life rule; seeds that tune: {len(e.tuned)}, fresh ones that are "
-                  f"reported: {len(e.fresh)}; averaged weights with a half-life of {2048 * e.T:,} "
+                  f"reported: {len(e.fresh)}; averaged weights with a half-life of {2048 * T:,} "
                   "tokens.")
         e.table("runs", ["size", "batch_tokens", "lr", "seed", "target_nats", "reading",
                          "updates"], rows_of(e, every))

@@ -18,6 +18,7 @@ import _path
 import fit
 import lab
 
+T = 32                                           # tokens of a sequence
 SLOW = 1.15                                      # a control may take so many times the best one
 JUDGED = "0.8M"                                  # the endpoint's model, on one core
 UNEVEN = {"even": (18, 18), "uneven": (20, 16)}  # sequences of two ranks' shares
@@ -39,14 +40,6 @@ Case = namedtuple("Case", "model flags T threads micro tokens")
 
 # ---------------------------------------------------------------- what is measured
 
-def arguments(parser):
-    parser.add_argument("--most", type=int, metavar="B",
-                        help="the largest micro-batch, in sequences (default: 32)")
-    parser.add_argument("--model", metavar="LAYERS,HEADS,CHANNELS", help="one model of your own")
-    parser.add_argument("--seq-len", type=int, default=32, metavar="T",
-                        help="default: 32; without --model, a GPU runs GPT-2 124M at 1,024")
-
-
 def powers(most):
     return [2 ** i for i in range(most.bit_length())]
 
@@ -56,24 +49,19 @@ def shape(layers, heads, channels, T):
 
 
 def cases(e):
-    """Three models on one core, the larger two on all cores as well; on a GPU GPT-2 124M."""
-    cuda, T = lab.is_cuda(e.args.trainer), e.args.seq_len
-    micro = powers(e.args.most or e.pick(tiny=16, quick=32, full=32))
-    if cuda and not e.args.model:
+    """Three models on one core, the larger two on all cores as well; on a GPU GPT-2 124M. A model
+    of your own is a row of MODELS."""
+    micro = powers(e.pick(tiny=16, quick=32, full=32))
+    if lab.is_cuda(e.args.trainer):
         return [Case("124M", ["--init", "d12", "--seq-len", 1024], 1024, 0, micro, 10 ** 6)]
-    models = {name: MODELS[name] for name in e.pick(["35k"], ["119k", "0.8M"], list(MODELS))}
-    if e.args.model:
-        try:
-            layers, heads, channels = map(int, e.args.model.split(","))
-        except ValueError:
-            lab.fail(f"--model {e.args.model}: expected layers, heads and channels, as in 6,6,384")
-        models = {f"{layers}x{channels}": (layers, heads, channels)}
     found = []
-    for name, sizes in models.items():
-        tokens = e.pick(10 ** 7, 2 * 10 ** 8, 10 ** 9) // (sizes[0] * sizes[2] ** 2)
+    for name in e.pick(["35k"], ["119k", "0.8M"], list(MODELS)):
+        layers, _, channels = MODELS[name]
+        tokens = e.pick(10 ** 7, 2 * 10 ** 8, 10 ** 9) // (layers * channels ** 2)
         one = name == "35k" and e.size != "tiny"
-        for threads in [0] if cuda else sorted({1, 1 if one else lab.processors()}):
-            found.append(Case(name, shape(*sizes, T), T, threads, micro, min(10 ** 6, tokens)))
+        for threads in sorted({1, 1 if one else lab.processors()}):
+            found.append(Case(name, shape(*MODELS[name], T), T, threads, micro,
+                              min(10 ** 6, tokens)))
     return found
 
 
@@ -119,9 +107,9 @@ def kept_blocks(controls):
 def pair_jobs(e, block):
     """{split: two runs at the same time, as ranks of one update with these shares}. The smaller
     share makes more updates, so that both run as long."""
-    if lab.is_cuda(e.args.trainer) or e.args.model or lab.processors() < 2:
+    if lab.is_cuda(e.args.trainer) or lab.processors() < 2:
         return {}
-    T, (name, sizes) = 32, list(MODELS.items())[e.pick(0, 2, 2)]
+    name, sizes = list(MODELS.items())[e.pick(0, 2, 2)]
     steps = e.pick(6, 12, 30)
     return {split: lab.Job(f"{split}_{name}_block{block}", [
         os.path.join(".", "train_gpt2"), "--data", e.corpus(10 ** 6), *shape(*sizes, T),
@@ -176,7 +164,7 @@ def measure(e):
               "setting: the lower quartile of its updates, then the median of the blocks.")
     e.setting("Layers, heads, channels: " + "; ".join(
         f"{name} {', '.join(map(str, of))}" for name, of in MODELS.items())
-        + f". T={e.args.seq_len}.")
+        + f". T={T}.")
     return len(chosen) >= blocks
 
 
@@ -362,14 +350,12 @@ def conclude(e, enough):
 
 def main():
     e = lab.Experiment(
-        4, "one_device", title="One device", arguments=arguments,
+        4, "one_device", title="One device",
         question="How many tokens must an update have to use a device well, and what does gradient "
                  "accumulation cost?",
         prediction="An update of b tokens takes t_0 + τ b seconds, and b_half = t_0/τ is below one "
                    "sequence on one core. A batch accumulated in A micro-batches takes A - 1 times "
                    "the t_0 of forward and backward longer than in one pass.")
-    if e.args.most is not None and e.args.most < 8:
-        lab.fail(f"--most {e.args.most}: expected 8 or more")
     conclude(e, e.args.kept or measure(e))
     e.close()
 
