@@ -66,7 +66,8 @@ def least_squares(batches, updates, weights=None, power=1.0):
     weights = weights / weights.sum()
 
     def residuals(log_crit):
-        rest = logs - np.log1p((np.exp(np.atleast_1d(log_crit))[:, None] / batches) ** power)
+        over = power * (np.atleast_1d(log_crit)[:, None] - np.log(batches))
+        rest = logs - np.log1p(np.exp(over))
         offset = rest @ weights
         return offset, rest - offset[:, None]
     at = minimum(lambda log_crit: residuals(log_crit)[1] ** 2 @ weights,
