@@ -59,10 +59,10 @@ def test_kept_again():
 
 def test_endpoints_and_git():
     """A verdict is called retrospective exactly where its plan is younger than its data."""
-    plan = endpoints.dated(endpoints.PLANNED)
-    if " " not in plan:
+    if " " not in endpoints.dated(endpoints.PLANNED):
         raise testing.Skip("the whole history of git")
     for end in endpoints.PLAN:
+        plan = endpoints.dated(end.plan)
         assert end.late == (endpoints.dated(end.data).split(" ", 1)[1] < plan.split(" ", 1)[1]), end
         assert ("retrospective" in kept.verdict(kept.read(end.label))) == end.late, end.label
     table = "\n".join(map(" | ".join, endpoints.history()))
@@ -87,7 +87,7 @@ SET = """0.8 0.4 119 1.4 2.5 0.1 0.5 0.95 1.46 1.98 0.667 1.5 0.9 1.1 0.02 512 1
     80 40 75""".split()
 
 
-RAW = ["runs", "curves", "seconds", "losses", "repeated", "controls", "local_points", "tuned",
+RAW = ["runs", "cells", "points", "curves", "seconds", "losses", "repeated", "controls", "local_points", "tuned",
        "shares", "context", "calibration", "updates", "rates", "machine"]
 
 
@@ -196,21 +196,18 @@ def test_samples():
 
 # {label: numbers of its tables that its sentences must hold}; a new measurement changes them.
 WANTED = {
-    "01_one_step": ["0.93 times the fall (0.87 to 1.02)", "2,304 tokens"],
     "02_knee": ["2,971 updates of 512 tokens, and 456 of 8,192", "11.9 (11.4 to 12.4) times",
                 "1.53 and 1.79 million tokens, 2,989 and 872 updates", "49 and 56 seconds on one",
-                "4.5 and 1.3 on 64", "1.00 times", "1.88 times", "1.59 with 1,024"],
+                "4.5 and 1.3 on 64", "1.00 times", "1.88 times"],
     "02_local": ["2,760 tokens (2,568 to 2,966), 86 sequences of 32", "23 sequences of 256",
                  "8,600 tokens after 1,048,576", "708 against a B_crit of 2,760"],
-    "03_small_noisy": ["1.483 (1.475 to 1.491) with 1", "1.481 (1.437 to 1.526)",
-                       "-0.005 (-0.008 to -0.002)"],
-    "04_one_device": ["16.7 (15.5 to 17.8) tokens", "20% (19% to 21%)", "1.11 times"],
+    "03_small_noisy": ["1.483 (1.475 to 1.491) with 1"],
+    "04_one_device": ["16.7 (15.5 to 17.8) tokens"],
     "05_time": ["9 of 9 pairs", "0.97 times", "1.54 times", "1.48 (1.46 to 1.64) times"],
-    "06_bandwidth": ["25 Mbit/s one worker 12.5, two data parallel 89.6", "DiLoCo 13.1"],
     "06_averaging": ["+0.169 (+0.103 to +0.236)"],
+    "06_bandwidth": ["25 Mbit/s one worker 12.5, two data parallel 89.6", "DiLoCo 13.1"],
     "07_schedules": ["-0.026 (-0.054 to +0.002) nats"],
-    "08_fits": ["9.36 days on 1", "28.1 hours on 8", "3.55 hours on 64", "4,917", "28,080",
-                "2.22 and 1.28", "302 here and 6,212", "816 FLOPs", "4 x 2 x 8 on 64 (163 days)"],
+    "08_fits": ["9.36 days on 1", "28.1 hours on 8", "3.55 hours on 64", "measured 23 hours on 8"],
     "10_replayed": ["1 take 51 s, 8 take 7.9 s, 64 take 2.3 s", "Below 494 Mbit/s"]}
 
 

@@ -31,8 +31,6 @@ RANKS = "dev/exercises/ranks.h"
 KERNELS = "dev/exercises/kernels.cu"
 SIDE, SIDE_CUDA, OPEN = ("dev/exercises/" + name for name in ("side.c", "side.cu", "open.c"))
 SECONDS = 120                          # a check takes two; on a busy machine ten times as many
-if os.environ.get("OMP_NUM_THREADS") == "":
-    del os.environ["OMP_NUM_THREADS"]  # libgomp would complain, in place of a verdict
 
 Exercise = collections.namedtuple("Exercise", "name lesson file function task")
 
@@ -259,8 +257,8 @@ def compile_races(tree, program, file):
 
 
 def compile_cuda(tree, program):
-    """CUDA for a CPU: rewritten into C++, then compiled with the emulator's headers; where there is
-    g++, with its counters, by the Makefile's command for make profile."""
+    """CUDA for a CPU: rewritten into C++, then compiled with the emulator's headers and counters, by
+    the Makefile's command for make profile, which needs g++."""
     fault = compiler_says("CC", "cc", path_of("dev", "emulator", "rewrite.c"), "-o",
                           program + "_rewrite")
     if fault:
@@ -268,10 +266,6 @@ def compile_cuda(tree, program):
     with open(program + ".cpp", "w", encoding="utf-8") as cpp:
         subprocess.run([program + "_rewrite", os.path.join(tree, SIDE_CUDA)], stdout=cpp,
                        check=True)
-    if not shutil.which("g++"):
-        return compiler_says("CXX", "c++", "-std=c++17", "-O1", "-w", "-DEMULATOR",
-                             "-I" + path_of("dev", "emulator", "include"), "-iquote", ROOT,
-                             program + ".cpp", "-o", program)
     build = os.environ.get("BUILD", "build")
     with MAKE:
         subprocess.run(["make", "-s", f"{build}/count-flags", f"{build}/count.o"], cwd=ROOT,
@@ -383,12 +377,9 @@ def threads_verdict(folder, exercise, seed=1):
 
 def torch_python():
     """A python3 that has PyTorch, or None; a distribution's own may lie behind another one."""
-    for python in (sys.executable, "python3", "/usr/bin/python3"):
-        try:
-            done = subprocess.run([python, "-c", "import torch"], capture_output=True, check=False)
-        except OSError:
-            continue
-        if done.returncode == 0:
+    for python in filter(shutil.which, (sys.executable, "python3", "/usr/bin/python3")):
+        if subprocess.run([python, "-c", "import torch"], capture_output=True,
+                          check=False).returncode == 0:
             return python
     return None
 
@@ -418,17 +409,13 @@ def find(name):
     return NAMES[name]
 
 
-def shown(path):
-    return os.path.relpath(path) if path.startswith(ROOT) else path
-
-
 def start(name, again):
     exercise = find(name)
     tree = os.path.join(FOLDER, name)
     edited = os.path.join(tree, exercise.file)
     if os.path.exists(tree):
         if not again:
-            sys.exit(f"{shown(edited)} is there already, and stays as it is; "
+            sys.exit(f"{os.path.relpath(edited)} is there already, and stays as it is; "
                      f"make exercise NAME={name} AGAIN=1 throws it away and begins anew")
         shutil.rmtree(tree)
     for file in files_of(exercise):
@@ -437,13 +424,14 @@ def start(name, again):
             text = blank(alone(text, exercise), exercise)
         write(os.path.join(tree, file), text)
     if not exercise.function:
-        print(f"Build {exercise.task} in {shown(edited)}; dev/exercises/{name}.md says what.")
-        print(f"Then: make check NAME={name}")
-        return
-    line = read(edited)[:body_of(read(edited), exercise.function)[0]].count("\n") + 1
-    verb = "Mend" if name == "find_the_race" else "Write"
-    print(f"{verb} {exercise.function} in {shown(edited)}, line {line}; "
-          f"lesson {exercise.lesson} in dev/lessons explains it.")
+        print(f"Build {exercise.task} in {os.path.relpath(edited)}; dev/exercises/{name}.md says "
+              "what.")
+    else:
+        text = read(edited)
+        line = text[:body_of(text, exercise.function)[0]].count("\n") + 1
+        print(f"{'Mend' if name == 'find_the_race' else 'Write'} {exercise.function} in "
+              f"{os.path.relpath(edited)}, line {line}; lesson {exercise.lesson} in dev/lessons "
+              "explains it.")
     print(f"Then: make check NAME={name}")
 
 
@@ -474,10 +462,8 @@ def check(name):
 
 def result_of(name):
     tree = os.path.join(FOLDER, name)
-    if not os.path.exists(tree):
-        return ""
     path = os.path.join(tree, "result")
-    return read(path).strip() if os.path.exists(path) else "begun"
+    return read(path).strip() if os.path.exists(path) else "begun" if os.path.exists(tree) else ""
 
 
 def list_all():
@@ -493,17 +479,11 @@ def list_all():
 
 def main():
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)      # make exercise | head
-    args = sys.argv[1:]
-    again = "--again" in args
-    args = [a for a in args if a != "--again"] + [""]
-    if args[0] == "list":
-        list_all()
-    elif args[0] == "start":
-        start(args[1], again)
-    elif args[0] == "check":
-        check(args[1])
-    else:
-        sys.exit(__doc__)
+    args = [a for a in sys.argv[1:] if a != "--again"]
+    command, name = (args + ["", ""])[:2]
+    commands = {"list": list_all, "start": lambda: start(name, "--again" in sys.argv),
+                "check": lambda: check(name)}
+    commands.get(command, lambda: sys.exit(__doc__))()
 
 
 if __name__ == "__main__":

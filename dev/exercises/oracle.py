@@ -210,13 +210,7 @@ def write_expected(name, record, out):
         out.write(line + values.tobytes())
 
 
-def main():
-    if len(sys.argv) != 4:
-        sys.exit(__doc__)
-    torch.set_num_threads(1)
-    with open(sys.argv[2], "rb") as record, open(sys.argv[3], "wb") as out:
-        write_expected(sys.argv[1], record, out)
-
-
 if __name__ == "__main__":
-    main()
+    torch.set_num_threads(1)
+    with open(sys.argv[2], "rb") as recorded, open(sys.argv[3], "wb") as wanted:
+        write_expected(sys.argv[1], recorded, wanted)

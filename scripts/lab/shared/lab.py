@@ -152,7 +152,8 @@ class Job:
     cost      relative to the sweep's other jobs: for the progress line; the longest start first
     keep      --out OUT/NN_name/runs/NAME, so that checkpoints stay
     before    names of jobs that must be done first
-    branch    a name: this job resumes a copy of that kept run (implies keep and before)
+    branch    a name: this job resumes a copy of that kept run (implies before); without keep its
+              checkpoint goes at its end
     program   replaces the trainer;  env: more environment variables
     alone     no other job runs beside it: for timings
     thin      at most this many steps stay in the log (run.seconds() still counts all)
