@@ -4,7 +4,6 @@
 #define main train_gpt2_main
 #include "../train_gpt2.c"
 #undef main
-#include "models.h"
 #include "test.h"
 
 static Comm comm;                          // the same for all tests
@@ -249,6 +248,20 @@ TEST(collect_and_add) {
 enum { B = 2, T = 8, STEPS = 5 };
 static const Config tiny = { 2, 2, 12, 31, T, 0 };
 
+static void make_model(Model *m, const Sharing *sharing) {
+    static Machine machine;
+    ModelSpec spec = { tiny, B, T, TRAIN, RECOMPUTE_NONE, *sharing, 0 };
+    model_init(m, &spec, &machine);
+}
+
+static void draw_model(Model *m, uint64_t seed) {
+    for (int b = 0; b < gpt2_n_buckets(&tiny); b++) {
+        gpt2_init_bucket(bucket_place(&m->zero, KEPT_WEIGHTS, b), &tiny, b, seed);
+        bucket_keep(&m->zero, KEPT_WEIGHTS, b);
+    }
+    zero_loaded(&m->zero);
+}
+
 // One update of AdamW on the batch that a worker has in this step. A gradient is clipped by its own
 // worker's norm, though the totals are those of all ranks, as at the end of each round.
 static void worker_update(Model *m, int worker, int step) {
@@ -278,14 +291,14 @@ static void check_outer(float lr, float mu) {
     static Model w[COMM_MAX_RANKS];
     Model m;
     Sharing apart = { .comm = &comm, .apart = true }, alone = { .comm = NULL };
-    make_shared_model(&m, &tiny, B, T, TRAIN, &apart);
+    make_model(&m, &apart);
     draw_model(&m, 1);
     diloco_begin(&m.zero);
     size_t n = gpt2_n_params(&tiny);
     const float *params = m.zero.masters;
     double *momentum = alloc_or_die(n * sizeof *momentum, "the outer momentum");
     float *start = floats(n), worst = 0.0f, moved = 0.0f;
-    for (int r = 0; r < comm.size; r++) make_shared_model(&w[r], &tiny, B, T, TRAIN, &alone);
+    for (int r = 0; r < comm.size; r++) make_model(&w[r], &alone);
     for (int step = 1; step <= STEPS; step++) {
         memcpy(start, params, n * sizeof *start);
         worker_update(&m, comm.rank, step);
@@ -328,7 +341,7 @@ TEST(a_model_is_freed_when_all_has_arrived) {
     for (int i = 0; i < 8 && comm.size > 1; i++) {
         Model m;
         Sharing sharing = { .comm = &comm, .stage = i / 2 };
-        make_shared_model(&m, &tiny, B, T, TRAIN, &sharing);
+        make_model(&m, &sharing);
         if (comm.rank == comm.size - 1) usleep(20000);
         draw_model(&m, 1);
         if (i % 2) model_forward(&m, tokens, B, T);

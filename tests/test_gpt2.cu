@@ -21,7 +21,6 @@
 #include <type_traits>
 #include <vector>
 #include "../dev/check/compare.h"
-#include "errors.h"
 #include "gpt2_reference.h"
 #include "test.h"
 
@@ -668,6 +667,15 @@ static Totals update_end(Model *m, int step, double limit) {
 // backward.
 static double after_blocks(int L) {
     return 1e-5 + (sizeof(real) < sizeof(float) ? sqrt(24.0*L) / 256.0 : 0.0);
+}
+
+static double relative_error(const float *ours, const float *theirs, size_t n) {
+    double diff = 0.0, norm = 0.0;
+    for (size_t i = 0; i < n; i++) {
+        diff += ((double)ours[i] - theirs[i]) * ((double)ours[i] - theirs[i]);
+        norm += (double)theirs[i] * theirs[i];
+    }
+    return sqrt(diff / (norm > 0.0 ? norm : 1.0));
 }
 
 // The tensor with the largest relative error. Adding a constant to every key changes no softmax, so

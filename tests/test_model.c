@@ -3,9 +3,7 @@
 #define main train_gpt2_main
 #include "../train_gpt2.c"
 #undef main
-#include "errors.h"
 #include "files.h"
-#include "models.h"
 #include "test.h"
 
 // ---- counting allocations, where the C library lets a program put itself in front of malloc ----
@@ -46,7 +44,19 @@ static bool allocations_are_counted(void) {
 
 // A model of one rank alone; its parameters are zero.
 static void make_model(Model *m, const Config *c, int B, int T, Use use) {
-    make_shared_model(m, c, B, T, use, &(Sharing){ .comm = NULL });
+    static Machine machine;
+    ModelSpec spec = { *c, B, T, use, RECOMPUTE_NONE, { .comm = NULL }, 0 };
+    model_init(m, &spec, &machine);
+}
+
+// A fresh model's parameters, as draw_params of dev/train/save.h draws them.
+static void draw_model(Model *m, uint64_t seed) {
+    Zero *z = model_zero(m);
+    for (int b = 0; b < gpt2_n_buckets(&m->c); b++) {
+        gpt2_init_bucket(bucket_place(z, KEPT_WEIGHTS, b), &m->c, b, seed);
+        bucket_keep(z, KEPT_WEIGHTS, b);
+    }
+    zero_loaded(z);
 }
 
 static size_t params_bytes(const Model *m) { return gpt2_n_params(&m->c) * sizeof(float); }
@@ -94,6 +104,15 @@ static void fixture_open(Fixture *f, const char *path) {
     CHECK(h[0] == 0x62775446 && h[1] == 1 && h[10] == 5);
     CHECK(f->n_params == gpt2_n_params(&c));
     CHECK(size == (size_t)((char *)(f->params_after + f->n_params) - (char *)f->file));
+}
+
+static double relative_error(const float *ours, const float *theirs, size_t n) {
+    double diff = 0.0, norm = 0.0;
+    for (size_t i = 0; i < n; i++) {
+        diff += ((double)ours[i] - theirs[i]) * ((double)ours[i] - theirs[i]);
+        norm += (double)theirs[i] * theirs[i];
+    }
+    return sqrt(diff / (norm > 0.0 ? norm : 1.0));
 }
 
 // Whether element i of a tensor has a gradient. Adding a constant to every key changes no softmax:

@@ -7,7 +7,6 @@
 #include "../dev/data/tokenizer.h"
 #include "files.h"
 #include "test.h"
-#include "tokenizers.h"
 
 
 static WordCounts counts_of(const char *text, size_t n) {
@@ -207,6 +206,15 @@ TEST(training_by_hand) {
 
 // ---- files ----
 
+static bool same_tokenizer(const Tokenizer *a, const Tokenizer *b) {
+    return a->vocab_size == b->vocab_size && a->eot == b->eot && a->n_merges == b->n_merges
+        && !memcmp(a->start, b->start, (size_t)(a->vocab_size + 1) * sizeof *a->start)
+        && !memcmp(a->text, b->text, a->start[a->vocab_size])
+        && !memcmp(a->kind, b->kind, (size_t)a->vocab_size)
+        && !memcmp(a->byte_id, b->byte_id, sizeof a->byte_id)
+        && !memcmp(a->merges, b->merges, (size_t)a->n_merges * sizeof *a->merges);
+}
+
 // A tokenizer.json of the 256 bytes, with more tokens and merges as wanted; `form` has three %s.
 static char *json_with(const char *form, const char *tokens, const char *merges,
                        const char *added) {
@@ -300,6 +308,16 @@ TEST(unreachable_tokens) {
 }
 
 // ---- files of tiktoken ----
+
+// 256 bytes and what else is given.
+static char *ranks_with(const char *more) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    char *text = (char *)malloc(256*16 + strlen(more) + 1), *end = text;
+    for (int b = 0; b < 256; b++)
+        end += sprintf(end, "%c%c== %d\n", digits[b >> 2], digits[b << 4 & 63], b);
+    memcpy(end, more, strlen(more) + 1);
+    return text;
+}
 
 TEST(ranks_are_checked) {
     static const char *const cases[][2] = {
