@@ -231,6 +231,7 @@ TEST(refuses_wrong_fields) {
         { "embedding_length", 4, 4, 8, "is 16, not 4 * 8 channels" },
         { "layer_norm_epsilon", 4, 4, epsilon_bits, "layer_norm_epsilon\" must be 1e-5" },
         { "tokenizer.ggml.tokens", 4, 4, 9, "pair 10 of 10" },
+        { "token_embd.weight", 0, 4, 5, "tensor 1 of 28" },              // sizes
         { "token_embd.weight", 12, 8, 6, "is (4,6), but the sizes need (4,5)" },
         { "token_embd.weight", 20, 4, 2, "has ggml's type 2; expected 0 (F32), 1 (F16) or 30" },
         { "blk.1.attn_norm.weight", -18, 1, '0', "two tensors are called \"blk.0.attn_norm" },
