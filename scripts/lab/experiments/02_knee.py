@@ -393,6 +393,10 @@ def tell(e, found):
         slope = exponent(fitted(found, reading))
         if slope:
             e.found(f"exponent of B_crit in the fewest tokens measured, {name}", *slope)
+    for size in dict.fromkeys(g.size for g in fits):
+        slope = exponent([g for g in fits if g.size == size])
+        if slope:
+            e.found(f"exponent of B_crit in the fewest tokens measured, {size} alone", *slope)
     last = max(fits, key=lambda g: fewest(g.points), default=None)
     if last:
         e.found("B_crit by Zhang et al. 2024 at the most of these tokens",

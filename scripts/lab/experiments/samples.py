@@ -79,7 +79,7 @@ def main():
         made = [sample(out, data, t, t == targets[0]) for t in targets]
     finally:
         shutil.rmtree(out)
-    lab.write_json(os.path.abspath(path), {**kept.load(path), "samples": {
+    lab.write_json(os.path.abspath(path), {**(kept.load(path) or {}), "samples": {
         "words": "0.8M parameters (4 layers of 128 channels, sequences of 32 bytes), trained on "
                  f"the laboratory's tales with 512 tokens an update. At each loss the model writes "
                  f"{BYTES} bytes, always from the same seeds, at temperature 0.8. Bytes that are "
