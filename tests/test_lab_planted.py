@@ -697,7 +697,7 @@ def test_tuned_on_planted_losses():
     assert method.best() == ("one", 3) and not method.at_edge()
     assert {k for v, k in method.grid if v == "one"} == {-1, 0, 1, 2, 3, 4}
     assert {k for v, k in method.grid if v == "other"} == {-1, 0, 1}
-    assert method.losses() == [2.0, 2.0] and len(method.runs) == 11
+    assert [run.val for run in method.chosen()] == [2.0, 2.0] and len(method.runs) == 11
     plan["extend"] = (-2, 2)
     assert tuned(losses, plan).best() == ("one", 2) and tuned(losses, plan).at_edge()
     plan["extend"] = (-5, 6)

@@ -459,9 +459,6 @@ class Tuned:
         """The runs at the best rate, one a seed."""
         return [self.runs[(*self.best(), seed)] for seed in self.plan["seeds"]]
 
-    def losses(self):
-        return [run.val for run in self.chosen()]
-
 
 def tune(e, methods):
     """Makes all runs of the methods; returns the methods."""
