@@ -12,6 +12,9 @@
 #include <omp.h>
 #include <pthread.h>
 #endif
+#ifdef __SSE__
+#include <xmmintrin.h>
+#endif
 #include "error.h"
 
 static inline size_t min_size(size_t a, size_t b) { return a < b ? a : b; }
@@ -96,6 +99,15 @@ static inline int threads_allowed(int n) {
 }
 #endif
 
+// From now on this thread reads and writes numbers below 1.2e-38 as 0. The probability of a token
+// that does not occur becomes as small, and an Intel processor takes some 150 cycles for each
+// operation on such a number: training was 20 times as slow. Other processors take no longer.
+static inline void flush_subnormals(void) {
+#ifdef __SSE__
+    _mm_setcsr(_mm_getcsr() | 0x8040);
+#endif
+}
+
 // Sets the number of threads, before any of them starts: at most THREADS_A_CORE for each processor
 // that this process may use. Ends the program if the number cannot be meant, if the system refuses
 // a thread, or if a stack is too small.
@@ -124,6 +136,8 @@ static inline void threads_begin(int flag) {
 #else
     (void)flag;
 #endif
+    #pragma omp parallel
+    flush_subnormals();
 }
 
 // Processors of the machine. mpirun may tie each rank to a few of them.
