@@ -22,9 +22,9 @@
 
 // NCCL's functions, loaded when a run has several ranks: a run on one GPU needs no NCCL.
 #define NCCL_FUNCTIONS(X) \
-    X(GetUniqueId) X(CommInitRankConfig) X(CommDestroy) X(CommAbort) X(GetErrorString) \
-    X(GetLastError) X(GroupStart) X(GroupEnd) X(Send) X(Recv) X(ReduceScatter) X(AllGather) \
-    X(Reduce) X(Broadcast) X(CommSplit)
+    X(GetUniqueId) X(CommInitRankConfig) X(CommDestroy) X(GetErrorString) X(GetLastError) \
+    X(GroupStart) X(GroupEnd) X(Send) X(Recv) X(ReduceScatter) X(AllGather) X(Reduce) \
+    X(Broadcast) X(CommSplit)
 typedef struct {
 #define X(name) decltype(&nccl##name) name;
     NCCL_FUNCTIONS(X)

@@ -10,9 +10,7 @@
 // MPI, unless a communicator still exists: then the program has failed. Where a GPU waits forever
 // for a rank that does not come, the emulator reports it after EMULATOR_TIMEOUT seconds (120).
 #pragma once
-#include <limits.h>
 #include <sched.h>
-#include <signal.h>
 #include <unistd.h>
 #include <algorithm>
 #include <string>
@@ -25,22 +23,12 @@
 
 // ---- names and numbers as in NVIDIA's header ----
 
-#define NCCL_VERSION_CODE 22809
-#define NCCL_UNIQUE_ID_BYTES 128
-#define NCCL_SPLIT_NOCOLOR -1
-
 typedef struct ncclComm *ncclComm_t;
-typedef struct { char internal[NCCL_UNIQUE_ID_BYTES]; } ncclUniqueId;
+typedef struct { char internal[128]; } ncclUniqueId;
 
-// The first members of NVIDIA's.
-#define NCCL_CONFIG_UNDEF_INT INT_MIN
-typedef struct {
-    size_t size;
-    unsigned magic, version;
-    int blocking, cgaClusterSize, minCTAs, maxCTAs;
-} ncclConfig_t;
-#define NCCL_CONFIG_INITIALIZER { sizeof(ncclConfig_t), 0xcafebeef, NCCL_VERSION_CODE, \
-    NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT }
+// How many thread blocks a call may take changes nothing here.
+typedef struct { int maxCTAs; } ncclConfig_t;
+#define NCCL_CONFIG_INITIALIZER { 0 }
 
 typedef enum {
     ncclSuccess = 0, ncclSystemError = 2, ncclInvalidArgument = 4, ncclInvalidUsage = 5
@@ -66,7 +54,7 @@ struct ncclComm {
     int rank, size, device;
     int tag;                           // MPI tag of its messages
     uint64_t calls;                    // made so far
-    bool ended, destroyed;             // all ranks have left; the handle is invalid
+    bool destroyed;                    // all ranks have left
     ncclComm *next;
     std::vector<int> members;          // MPI's number of each rank
 };
@@ -106,8 +94,7 @@ struct Outgoing {
 struct Nccl {
     ncclComm_t communicators;
     int made;                          // communicators of several ranks, so far
-    Moment last;                       // the previous call's end: calls keep their order
-    int depth;                         // of ncclGroupStart
+    bool open;                         // between ncclGroupStart and ncclGroupEnd
     ncclResult_t group_error;
     std::vector<Request> group;
     char error[512];
@@ -120,7 +107,7 @@ static inline ncclResult_t refuse(ncclResult_t e, const char *fmt, ...) {
     va_start(args, fmt);
     vsnprintf(nccl.error, sizeof nccl.error, fmt, args);
     va_end(args);
-    if (nccl.depth > 0) nccl.group_error = e;
+    if (nccl.open) nccl.group_error = e;
     return e;
 }
 
@@ -305,8 +292,8 @@ static inline void collective_run(const Request &q) {
 
 // ---- sends, receives, and groups ----
 
-// A group of calls between ncclGroupStart and ncclGroupEnd is one operation of its streams; a call
-// outside of a group is a group of one.
+// A group of calls between ncclGroupStart and ncclGroupEnd is one operation of its stream, by one
+// communicator; a call outside of a group is a group of one.
 
 static inline void receive_run(const Request &q) {
     Bytes got = receive(q.call.peer, q.comm, q.call);
@@ -318,50 +305,32 @@ static inline void receive_run(const Request &q) {
 }
 
 // Starts all sends of a group before its first receive waits, so that two ranks can exchange data.
-static inline void point_to_point_run(const std::vector<Request> &group, ncclComm_t comm) {
+static inline void point_to_point_run(const std::vector<Request> &group) {
+    const ncclComm *comm = group[0].comm;
     std::vector<Outgoing> sends;
     for (const Request &q : group) {
-        if (q.comm != comm || q.call.kind != SEND) continue;
+        if (q.call.kind != SEND) continue;
         sends.emplace_back();
         sends.back().to = q.call.peer;
         sends.back().bytes = message(q.call, q.from, q.call.count * bytes_of(q.call.type));
     }
     for (Outgoing &o : sends) send_begin(&o, comm);
-    for (const Request &q : group) if (q.comm == comm && q.call.kind == RECV) receive_run(q);
+    for (const Request &q : group) if (q.call.kind == RECV) receive_run(q);
     for (Outgoing &o : sends) send_end(&o, comm);
 }
 
 // Sends and receives come before the group's collectives, on every rank.
-static inline void group_run(std::vector<Request> group) {
-    for (size_t i = group.size(); i-- > 0; )               // aborted communicators take no part
-        if (group[i].comm->destroyed) group.erase(group.begin() + (long)i);
-    for (size_t i = 0; i < group.size(); i++) {
-        bool first = true;
-        for (size_t k = 0; k < i; k++) first = first && group[k].comm != group[i].comm;
-        if (first) point_to_point_run(group, group[i].comm);
-    }
-    for (const Request &q : group) if (q.call.kind > RECV) collective_run(q);
-}
-
-// Queues a group as one operation. The operation and all streams that the group names wait for each
-// other. It also waits for the previous group, on any stream: all ranks must run their calls in the
-// same order.
-static inline void group_enqueue(std::vector<Request> group) {
-    std::vector<Moment> after = { nccl.last };
-    std::vector<cudaStream_t> streams;
-    for (const Request &q : group) {
-        streams.push_back(q.stream);
-        after.push_back(end_of(q.stream));
-    }
-    nccl.last = enqueue(streams[0], [group] { group_run(group); }, after);
-    for (cudaStream_t s : streams)
-        if (s != streams[0]) enqueue(s, [] { }, { nccl.last });
+static inline void group_enqueue(const std::vector<Request> &group) {
+    enqueue(group[0].stream, [group] {
+        point_to_point_run(group);
+        for (const Request &q : group) if (q.call.kind > RECV) collective_run(q);
+    });
 }
 
 // ---- checks of a call's arguments ----
 
 // A call that NCCL would refuse, or for which the behaviour is undefined on a GPU (a host pointer,
-// a buffer that is too short or overlaps), returns an error here.
+// a buffer that is too short), returns an error here.
 
 static inline bool is_communicator(const ncclComm *comm) {
     const ncclComm *c = nccl.communicators;
@@ -379,11 +348,8 @@ static inline ncclResult_t check_communicator(const ncclComm *comm, const char *
 
 // NCCL can access what a GPU can: device memory and pinned host memory.
 static inline ncclResult_t check_buffer(const char *call, const char *name, const void *p,
-                                        size_t bytes, size_t width) {
+                                        size_t bytes) {
     if (bytes == 0) return ncclSuccess;
-    if (!p) return refuse(ncclInvalidArgument, "%s: %s is null", call, name);
-    if ((size_t)p % width)
-        return refuse(ncclInvalidArgument, "%s: %s, %p, is not aligned to its type", call, name, p);
     if (find(device.allocations, p, bytes) || find(device.pinned, p, bytes)) return ncclSuccess;
     if (is_pageable(p))
         return refuse(ncclInvalidArgument, "%s: %s, %p, is not memory of the device", call, name,
@@ -392,31 +358,16 @@ static inline ncclResult_t check_buffer(const char *call, const char *name, cons
                   call, name, bytes, p);
 }
 
-// Buffers may overlap only if the collective works in place: the shorter buffer is this rank's part
-// of the longer one.
-static inline ncclResult_t check_overlap(const Request &q, const char *call, size_t from_bytes,
-                                         size_t to_bytes) {
-    size_t bytes = q.call.count * bytes_of(q.call.type), own = (size_t)q.comm->rank * bytes;
-    const char *from = q.from + (q.call.kind == REDUCE_SCATTER ? own : 0);
-    const char *to = q.to + (q.call.kind == ALL_GATHER ? own : 0);
-    if (from == to || q.from >= q.to + to_bytes || q.to >= q.from + from_bytes) return ncclSuccess;
-    return refuse(ncclInvalidArgument, "%s: sendbuff and recvbuff overlap, and are not in place",
-                  call);
-}
-
 static inline ncclResult_t check_buffers(const Request &q, const char *call) {
-    size_t width = bytes_of(q.call.type), bytes = q.call.count * width;
-    size_t all = bytes * (size_t)q.comm->size;
+    size_t bytes = q.call.count * bytes_of(q.call.type), all = bytes * (size_t)q.comm->size;
     bool root = q.comm->rank == q.call.peer;
     int kind = q.call.kind;
     size_t from = kind == REDUCE_SCATTER ? all : kind == RECV ? 0 : bytes;
     size_t to = kind == ALL_GATHER ? all : kind == SEND ? 0 : bytes;
     if (kind == BROADCAST && !root) from = 0;
     if (kind == REDUCE && !root) to = 0;
-    ncclResult_t e = check_buffer(call, "sendbuff", q.from, from, width);
-    if (e == ncclSuccess) e = check_buffer(call, "recvbuff", q.to, to, width);
-    if (e == ncclSuccess && from && to) e = check_overlap(q, call, from, to);
-    return e;
+    ncclResult_t e = check_buffer(call, "sendbuff", q.from, from);
+    return e == ncclSuccess ? check_buffer(call, "recvbuff", q.to, to) : e;
 }
 
 // Every call comes here. It is checked, then queued, or appended to the open group.
@@ -440,8 +391,11 @@ static inline ncclResult_t request(Call call, const void *from, void *to, ncclCo
     if (call.kind <= RECV && call.peer == comm->rank)
         return refuse(ncclInvalidArgument, "%s: the emulator has no messages of a rank to itself",
                       name);
+    if (!nccl.group.empty() && (nccl.group[0].comm != comm || nccl.group[0].stream != q.stream))
+        return refuse(ncclInvalidUsage, "%s: the emulator's groups have one communicator and one "
+                      "stream", name);
     q.call.number = ++comm->calls;
-    if (nccl.depth > 0) nccl.group.push_back(q);
+    if (nccl.open) nccl.group.push_back(q);
     else group_enqueue({ q });
     return ncclSuccess;
 }
@@ -459,31 +413,15 @@ static inline ncclResult_t request(Call call, const void *from, void *to, ncclCo
 // will not call MPI_Finalize: mpirun ends them.
 static void finalize_mpi(void) {
     for (const ncclComm *c = nccl.communicators; c; c = c->next)
-        if (c->size > 1 && !c->ended) return;
+        if (c->size > 1 && !c->destroyed) return;
     MPI_Finalize();
 }
 
-static void on_alarm(int) {
-    static const char text[] = "emulator: ncclCommInitRank has waited for ranks that do not come\n";
-    if (write(STDERR_FILENO, text, sizeof text - 1)) { }     // a failure here cannot be reported
-    _exit(1);
-}
-
-// MPI_Init waits for all ranks; only a signal can interrupt it.
-static inline void initialize_mpi(void) {
-    int level;
-    void (*before)(int) = signal(SIGALRM, on_alarm);
-    alarm(timeout());
-    MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level);
-    alarm(0);
-    signal(SIGALRM, before);
-    atexit(finalize_mpi);
-}
-
 static inline ncclResult_t start_mpi(int rank, int size) {
-    int started, mpi_rank, mpi_size;
+    int started, level, mpi_rank, mpi_size;
     MPI_Initialized(&started);
-    if (!started) initialize_mpi();
+    if (!started) MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level);
+    if (!started) atexit(finalize_mpi);
     MPI_Comm_rank(MPI_COMM_WORLD, &mpi_rank);
     MPI_Comm_size(MPI_COMM_WORLD, &mpi_size);
     if (rank == mpi_rank && size == mpi_size) return ncclSuccess;
@@ -530,7 +468,7 @@ static inline ncclResult_t exchange_hellos(ncclComm_t comm, const ncclUniqueId &
 static inline ncclComm_t split_communicator(ncclComm_t parent, int color, int key) {
     int own[2] = { color, key };
     std::vector<std::pair<int, int>> chosen;               // keys and ranks in the parent
-    wait_for(nccl.last);
+    wait_for_all();
     std::vector<Bytes> parts = exchange(parent, { SPLIT, ncclUint8, 0, sizeof own,
                                                   ++parent->calls }, (const char *)own);
     for (int r = 0; r < parent->size; r++) {
@@ -539,22 +477,13 @@ static inline ncclComm_t split_communicator(ncclComm_t parent, int color, int ke
         if (theirs[0] == color) chosen.push_back({ theirs[1], r });
     }
     std::sort(chosen.begin(), chosen.end());
-    ncclComm c = { 0, (int)chosen.size(), parent->device, 100 + nccl.made++, 0, false, false,
+    ncclComm c = { 0, (int)chosen.size(), parent->device, 100 + nccl.made++, 0, false,
                    nccl.communicators, {} };
     for (size_t i = 0; i < chosen.size(); i++) {
         if (chosen[i].second == parent->rank) c.rank = (int)i;
         c.members.push_back(parent->members[(size_t)chosen[i].second]);
     }
-    if (color == NCCL_SPLIT_NOCOLOR) return nullptr;
     return nccl.communicators = new ncclComm(c);
-}
-
-// Waits for what is queued, then for all other ranks to leave.
-static inline void leave_communicator(ncclComm_t comm) {
-    if (comm->ended) return;
-    wait_for(nccl.last);
-    exchange(comm, { GOODBYE, ncclUint8, 0, 0, ++comm->calls }, nullptr);
-    comm->ended = true;
 }
 
 }  // namespace emulator
@@ -572,21 +501,12 @@ static inline ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
     return ncclSuccess;
 }
 
-// The configuration is checked; how many thread blocks a call takes changes nothing here.
 static inline ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqueId id,
-                                                  int rank, ncclConfig_t *config) {
+                                                  int rank, ncclConfig_t *) {
     *comm = nullptr;
-    if (size < 1 || rank < 0 || rank >= size)
-        return emulator::refuse(ncclInvalidArgument, "ncclCommInitRank: rank %d of %d", rank, size);
-    if (config && (config->magic != 0xcafebeef || config->size != sizeof *config))
-        return emulator::refuse(ncclInvalidArgument, "ncclCommInitRank: the configuration does not "
-                                "begin as NCCL_CONFIG_INITIALIZER");
-    if (config && config->maxCTAs != NCCL_CONFIG_UNDEF_INT && config->maxCTAs < 1)
-        return emulator::refuse(ncclInvalidArgument, "ncclCommInitRank: maxCTAs is %d",
-                                config->maxCTAs);
     ncclResult_t e = size > 1 ? emulator::start_mpi(rank, size) : ncclSuccess;
     if (e != ncclSuccess) return e;
-    ncclComm c = { rank, size, emulator::device_number(), 0, 0, false, false,
+    ncclComm c = { rank, size, emulator::device_number(), 0, 0, false,
                    emulator::nccl.communicators, {} };
     for (int r = 0; r < size; r++) c.members.push_back(r);
     if (size > 1) e = emulator::exchange_hellos(&c, id);
@@ -600,43 +520,37 @@ static inline ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, nc
                                          ncclConfig_t *) {
     *made = nullptr;
     ncclResult_t e = emulator::check_communicator(comm, "ncclCommSplit");
-    if (e == ncclSuccess && color < NCCL_SPLIT_NOCOLOR)
-        return emulator::refuse(ncclInvalidArgument, "ncclCommSplit: color %d", color);
     if (e == ncclSuccess) *made = emulator::split_communicator(comm, color, key);
     return e;
 }
 
+// Waits for what is queued, then for all other ranks to leave.
 static inline ncclResult_t ncclCommDestroy(ncclComm_t comm) {
-    ncclResult_t e = comm ? emulator::check_communicator(comm, "ncclCommDestroy") : ncclSuccess;
-    if (!comm || e != ncclSuccess) return e;
-    emulator::leave_communicator(comm);
+    ncclResult_t e = emulator::check_communicator(comm, "ncclCommDestroy");
+    if (e != ncclSuccess) return e;
+    emulator::wait_for_all();
+    emulator::exchange(comm, { emulator::GOODBYE, ncclUint8, 0, 0, ++comm->calls }, nullptr);
     comm->destroyed = true;
     return ncclSuccess;
 }
 
-// Does not wait for other ranks.
-static inline ncclResult_t ncclCommAbort(ncclComm_t comm) {
-    ncclResult_t e = comm ? emulator::check_communicator(comm, "ncclCommAbort") : ncclSuccess;
-    if (comm && e == ncclSuccess) comm->destroyed = true;
-    return e;
-}
-
 static inline ncclResult_t ncclGroupStart(void) {
-    emulator::nccl.depth++;
+    if (emulator::nccl.open)
+        return emulator::refuse(ncclInvalidUsage, "ncclGroupStart: a group is open already");
+    emulator::nccl.open = true;
     return ncclSuccess;
 }
 
-// The end of the outermost group queues the calls made since its ncclGroupStart, or none of them if
-// one was refused.
+// Queues the calls made since ncclGroupStart, or none of them if one was refused.
 static inline ncclResult_t ncclGroupEnd(void) {
     emulator::Nccl *n = &emulator::nccl;
-    if (n->depth == 0) return emulator::refuse(ncclInvalidUsage, "ncclGroupEnd: no group is open");
-    if (--n->depth > 0) return ncclSuccess;
+    if (!n->open) return emulator::refuse(ncclInvalidUsage, "ncclGroupEnd: no group is open");
+    n->open = false;
     ncclResult_t e = n->group_error;
     std::vector<emulator::Request> group;
     group.swap(n->group);
     n->group_error = ncclSuccess;
-    if (e == ncclSuccess && !group.empty()) emulator::group_enqueue(std::move(group));
+    if (e == ncclSuccess && !group.empty()) emulator::group_enqueue(group);
     return e;
 }
 
