@@ -5,8 +5,8 @@
 // As on an H200 (CUDA 13.0), a bias's pointer is refused under an epilogue without a bias, and
 // GELU's gradient is computed to 1 in 10,000. A product has one algorithm. For tests:
 //
-//   EMULATOR_ALGORITHMS=split   the heuristic ranks first those that split K and add in bf16, in
-//                               place, in fp32, in this order
+//   EMULATOR_ALGORITHMS=split   the heuristic ranks first those that split K and would add in bf16,
+//                               in place, in fp32, in this order; here all add in fp32
 //   EMULATOR_ALGORITHMS=beside  a product with fewer multiprocessors adds in another order
 //   EMULATOR_EPILOGUES=fail        products with an epilogue do not start
 //   EMULATOR_EPILOGUES=lacks       the heuristic has none for them
@@ -69,10 +69,7 @@ typedef struct emulator_layout {
     uint64_t rows, cols;
     int64_t ld;
 } *cublasLtMatrixLayout_t;
-typedef struct emulator_preference {
-    uint32_t schemes, alignA, alignB, alignC, alignD;
-    uint64_t workspace;
-} *cublasLtMatmulPreference_t;
+typedef struct emulator_preference { uint32_t schemes; } *cublasLtMatmulPreference_t;
 typedef struct { uint64_t data[8]; } cublasLtMatmulAlgo_t;
 typedef struct {
     cublasLtMatmulAlgo_t algo;
@@ -157,8 +154,7 @@ static inline cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t 
 }
 
 static inline cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *p) {
-    return emulator::create(p, emulator_preference{
-        CUBLASLT_REDUCTION_SCHEME_MASK, 256, 256, 256, 256, 0 });
+    return emulator::create(p, emulator_preference{ CUBLASLT_REDUCTION_SCHEME_MASK });
 }
 static inline cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p) {
     return emulator::destroy(p);
@@ -167,14 +163,9 @@ static inline cublasStatus_t cublasLtMatmulPreferenceSetAttribute(
         cublasLtMatmulPreference_t d, cublasLtMatmulPreferenceAttributes_t attribute,
         const void *value, size_t bytes) {
     switch (attribute) {
-    EMULATOR_FIELD(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace)
     EMULATOR_FIELD(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes)
-    EMULATOR_FIELD(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignA)
-    EMULATOR_FIELD(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignB)
-    EMULATOR_FIELD(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignC)
-    EMULATOR_FIELD(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignD)
+    default: return CUBLAS_STATUS_SUCCESS;       // the workspace and alignments change nothing here
     }
-    return CUBLAS_STATUS_INVALID_VALUE;
 }
 
 // ---- which products are supported ----
@@ -219,8 +210,8 @@ static inline cublasStatus_t check_matmul(const emulator_matmul *d, const emulat
 
 // ---- algorithms ----
 
-// A split algorithm sums the first half of K apart from the second, as a split-K kernel does, and
-// adds the two sums in fp32 or, with the schemes OUTPUT_TYPE and INPLACE, rounded to D's type.
+// A split algorithm sums the first half of K apart from the second, as a split-K kernel does. The
+// scheme says how a GPU would add the two sums.
 struct Algorithm { uint32_t scheme; bool split; };
 static const Algorithm algorithms[] = {
     { CUBLASLT_REDUCTION_SCHEME_NONE, false },
@@ -229,12 +220,10 @@ static const Algorithm algorithms[] = {
     { CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, true },
 };
 constexpr uint64_t N_ALGORITHMS = sizeof algorithms / sizeof *algorithms;
-constexpr uint64_t ALGORITHM_MARK = 0x656D756C61746564;      // of algorithms that were made here
 
 static inline const Algorithm *algorithm_of(const cublasLtMatmulAlgo_t *a) {
     if (!a) return &algorithms[0];               // cuBLASLt then asks its heuristic
-    bool known = a->data[0] < N_ALGORITHMS && a->data[1] == ALGORITHM_MARK;
-    return known ? &algorithms[a->data[0]] : nullptr;
+    return a->data[0] < N_ALGORITHMS ? &algorithms[a->data[0]] : nullptr;
 }
 
 static inline const char *epilogue_name(uint32_t epilogue) {
@@ -298,32 +287,23 @@ EMULATOR_UNCOUNTED static inline void tile(Column out[TILE_COLS], const float *a
 
 // A tile of which the first `part` terms are summed apart from the others.
 EMULATOR_UNCOUNTED static inline void split_tile(Column out[TILE_COLS], const float *a,
-                                                 const float *b, int64_t K, int64_t part,
-                                                 bool rounds) {
-    Column sums[2][TILE_COLS];
-    tile(sums[0], a, b, part);
-    tile(sums[1], a + part*TILE_ROWS, b + part*TILE_COLS, K - part);
-    for (int j = 0; j < TILE_COLS; j++) {
-        for (int i = 0; i < TILE_ROWS && rounds; i++)
-            for (int s = 0; s < 2; s++) sums[s][j][i] = (float)__nv_bfloat16(sums[s][j][i]);
-        out[j] = sums[0][j] + sums[1][j];
-    }
+                                                 const float *b, int64_t K, int64_t part) {
+    Column rest[TILE_COLS];
+    tile(out, a, b, part);
+    tile(rest, a + part*TILE_ROWS, b + part*TILE_COLS, K - part);
+    for (int j = 0; j < TILE_COLS; j++) out[j] += rest[j];
 }
 
 // product (m,n), column-major and contiguous, of packed panels.
 EMULATOR_UNCOUNTED static inline void multiply(float *product, const float *a, const float *b,
-                            int64_t m, int64_t n, int64_t K, const Algorithm *algorithm,
-                            int type) {
+                            int64_t m, int64_t n, int64_t K, const Algorithm *algorithm) {
     int64_t part = algorithm->split ? K / 2 : 0;
-    bool rounds = type == CUDA_R_16BF
-               && (algorithm->scheme == CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE
-                   || algorithm->scheme == CUBLASLT_REDUCTION_SCHEME_INPLACE);
     #pragma omp parallel for if (m*n*K > 1 << 15)
     for (int64_t j = 0; j < n; j += TILE_COLS)
         for (int64_t i = 0; i < m; i += TILE_ROWS) {
             Column sums[TILE_COLS];
             if (part == 0) tile(sums, a + i*K, b + j*K, K);
-            else split_tile(sums, a + i*K, b + j*K, K, part, rounds);
+            else split_tile(sums, a + i*K, b + j*K, K, part);
             for (int64_t jj = 0; jj < TILE_COLS && j + jj < n; jj++)
                 for (int64_t ii = 0; ii < TILE_ROWS && i + ii < m; ii++)
                     product[i + ii + (j + jj)*m] = sums[jj][ii];
@@ -410,7 +390,7 @@ static inline void product_run(const Product &p) {
     float *product = (float *)malloc((size_t)(m*n) * sizeof *product);
     if (!a || !b || !product) fail("no memory for a product of %lld x %lld", (long long)m,
                                    (long long)n);
-    multiply(product, a, b, m, n, K, p.algorithm, (int)p.layoutD.type);
+    multiply(product, a, b, m, n, K, p.algorithm);
     finish(&p.d, p.D, &p.layoutD, p.C, p.layoutC.ld, p.alpha, p.beta, product);
     free(a);
     free(b);
@@ -435,8 +415,7 @@ static inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     uint64_t i = asked && strcmp(asked, "split") == 0 ? 1 : beside ? emulator::N_ALGORITHMS - 1 : 0;
     while (emulator::algorithms[i].scheme & ~preference->schemes) i++;
     results[*found] = {};
-    results[*found].algo.data[0] = i;
-    results[(*found)++].algo.data[1] = emulator::ALGORITHM_MARK;
+    results[(*found)++].algo.data[0] = i;
     return CUBLAS_STATUS_SUCCESS;
 }
 
