@@ -208,7 +208,8 @@ __global__ void tensor_kernel(float *out, const uint4 *x) {
     uint32_t a[4];
     float c[4] = {};
     emulated_cp_async(&tile[threadIdx.x], &x[threadIdx.x], 16, threadIdx.x < 24 ? 16 : 0);
-    emulated_cp_async_wait_all();
+    emulated_cp_async_commit();
+    emulated_cp_async_wait(0);
     __syncthreads();
     emulated_ldmatrix_x4(a, &tile[threadIdx.x]);
     emulated_mma_m16n8k16(c, a, a, c);

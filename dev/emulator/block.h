@@ -124,4 +124,3 @@ static inline void grid_run(const Grid *grid) {
 #define blockIdx (emulator::worker.block)
 #define blockDim (emulator::worker.grid->block)
 #define gridDim (emulator::worker.grid->grid)
-static const int warpSize = 32;

@@ -1,5 +1,5 @@
 // Functions that a kernel calls, as far as the kernels of this project call them: atomicAdd, a few of
-// mathematics. The end of this file names what CUDA has beside them.
+// mathematics.
 #pragma once
 #include <math.h>
 #include "block.h"
@@ -26,7 +26,7 @@ static inline float emulator_rsqrtf(float x) { return 1.0f / sqrtf(x); }
 static inline int min(int a, int b) { return a < b ? a : b; }
 static inline int max(int a, int b) { return a > b ? a : b; }
 
-// ---- what is not emulated: calling it ends the compilation with a line that says so ----
+// ---- what readers miss first: calling it ends the compilation with a line that says so ----
 
 #define EMULATOR_LACKS(name) \
     template <class... Arguments> static inline int name(Arguments...) { \
@@ -36,23 +36,7 @@ static inline int max(int a, int b) { return a > b ? a : b; }
     }
 EMULATOR_LACKS(__ballot_sync)
 EMULATOR_LACKS(__any_sync)
-EMULATOR_LACKS(__all_sync)
 EMULATOR_LACKS(__shfl_up_sync)
-EMULATOR_LACKS(__reduce_add_sync)
-EMULATOR_LACKS(__reduce_max_sync)
-EMULATOR_LACKS(__reduce_min_sync)
-EMULATOR_LACKS(__syncthreads_and)
-EMULATOR_LACKS(__syncthreads_or)
-EMULATOR_LACKS(__syncthreads_count)
 EMULATOR_LACKS(__threadfence)
-EMULATOR_LACKS(__ldg)
-EMULATOR_LACKS(__popc)
-EMULATOR_LACKS(atomicCAS)
-EMULATOR_LACKS(atomicExch)
 EMULATOR_LACKS(atomicMax)
-EMULATOR_LACKS(atomicMin)
-EMULATOR_LACKS(cudaMallocAsync)
 EMULATOR_LACKS(cudaMallocManaged)
-EMULATOR_LACKS(cudaMemcpy2D)
-EMULATOR_LACKS(cudaMemcpyToSymbol)
-EMULATOR_LACKS(cudaMemcpyFromSymbol)

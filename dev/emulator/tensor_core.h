@@ -152,10 +152,6 @@ static inline void emulated_cp_async(void *to, const void *from, int bytes, int 
                                      EMULATOR_HERE) {
     emulator::copy_begin(to, from, bytes, read, { "cp.async", file, line });
 }
-// cp.async.commit_group; .wait_group N: all groups but the last N are done; .wait_all.
+// cp.async.commit_group; .wait_group N: all groups but the last N are done.
 static inline void emulated_cp_async_commit(void) { emulator::worker.current->copy_group++; }
 static inline void emulated_cp_async_wait(int groups) { emulator::copy_wait(groups); }
-static inline void emulated_cp_async_wait_all(void) {
-    emulated_cp_async_commit();
-    emulator::copy_wait(0);
-}

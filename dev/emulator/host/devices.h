@@ -35,9 +35,6 @@
           "operation not permitted when stream is capturing") \
     ERROR(cudaErrorStreamCaptureInvalidated, 901, \
           "operation failed due to a previous error during capture") \
-    ERROR(cudaErrorStreamCaptureIsolation, 905, "dependency created on uncaptured work") \
-    ERROR(cudaErrorStreamCaptureImplicit, 906, \
-          "operation would make the legacy stream depend on a capturing blocking stream") \
     ERROR(cudaErrorCapturedEvent, 907, "operation not permitted on an event last recorded in a " \
           "capturing stream")
 
@@ -100,35 +97,22 @@ static inline cudaError_t result(cudaError_t e) {
 
 // ---- what is refused while a stream captures ----
 
-// A refused call makes each capture invalid for whose stream `concerns` is true. Returns e, or
-// cudaSuccess if there is no such capture.
-template <class Concerns> static inline cudaError_t invalidate(cudaError_t e, Concerns concerns) {
-    cudaError_t found = cudaSuccess;
-    for (cudaStream_t s = &default_stream; s; s = s->next) {
-        if (!s->capture || !concerns(s)) continue;
-        s->capture->invalid = true;
-        found = e;
+// A call that waits for stream s, or, with null, may wait for any: cudaMalloc for one. It makes
+// their captures invalid. Returns cudaSuccess if there are none.
+static inline cudaError_t refuse_wait(cudaStream_t s = nullptr) {
+    cudaError_t e = cudaSuccess;
+    for (cudaStream_t other = &default_stream; other; other = other->next) {
+        if (!other->capture || (s && s != other)) continue;
+        other->capture->invalid = true;
+        e = cudaErrorStreamCaptureUnsupported;
     }
-    return found;
-}
-
-// The host waits for s, or asks whether it is done; null: for the device.
-static inline cudaError_t refuse_wait(cudaStream_t s) {
-    return invalidate(cudaErrorStreamCaptureUnsupported,
-                      [=](cudaStream_t other) { return !s || s == other; });
-}
-
-// Calls that may wait for the device or be out of the graph's order, such as cudaMalloc.
-static inline cudaError_t refuse_unsafe(void) {
-    return invalidate(cudaErrorStreamCaptureUnsupported, [](cudaStream_t) { return true; });
+    return e;
 }
 
 // An operation in s. One in the default stream would have to wait for the captured ones.
 static inline cudaError_t refuse_operation(cudaStream_t s) {
     if (s->capture) return s->capture->invalid ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
-    if (s != &default_stream) return cudaSuccess;
-    return invalidate(cudaErrorStreamCaptureImplicit,
-                      [](cudaStream_t other) { return blocks(other); });
+    return s == &default_stream ? refuse_wait() : cudaSuccess;
 }
 
 }  // namespace emulator
@@ -150,7 +134,7 @@ static inline cudaError_t cudaSetDevice(int i) {
     return emulator::result(cudaSuccess);
 }
 static inline cudaError_t cudaDeviceSynchronize(void) {
-    cudaError_t e = emulator::refuse_wait(nullptr);
+    cudaError_t e = emulator::refuse_wait();
     if (e == cudaSuccess) emulator::wait_for_all();
     return emulator::result(e);
 }

@@ -25,7 +25,6 @@ static inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     cudaStream_t s = emulator::stream_of(stream);
     if (!s || s == &emulator::default_stream)
         return emulator::result(cudaErrorInvalidResourceHandle);
-    if (s->capture) return emulator::result(emulator::refuse_wait(s));
     s->destroyed = true;
     return emulator::result(cudaSuccess);
 }
@@ -85,29 +84,20 @@ static inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t e
     cudaError_t refused = emulator::refuse_operation(s);
     if (refused == cudaSuccess && !s->capture && e->captured) refused = cudaErrorNotSupported;
     if (refused == cudaSuccess && s->capture && !e->captured && e->records > 0)
-        refused = emulator::invalidate(cudaErrorStreamCaptureIsolation,
-                                       [=](cudaStream_t other) { return other == s; });
+        refused = emulator::refuse_wait(s);
     if (refused == cudaSuccess && !s->capture) emulator::enqueue(s, [] { }, { e->moment });
     return emulator::result(refused);
 }
 
-namespace emulator {
-// The host asks for e, or waits for it.
-static inline cudaError_t refuse_event(const emulator_event *e) {
-    cudaError_t refused = refuse_unsafe();
-    return e->captured ? cudaErrorCapturedEvent : refused;
-}
-}  // namespace emulator
-
 static inline cudaError_t cudaEventSynchronize(cudaEvent_t e) {
     if (!e) return emulator::result(cudaErrorInvalidResourceHandle);
-    cudaError_t refused = emulator::refuse_event(e);
+    cudaError_t refused = e->captured ? cudaErrorCapturedEvent : emulator::refuse_wait();
     if (refused == cudaSuccess) emulator::wait_for(e->moment);
     return emulator::result(refused);
 }
 static inline cudaError_t cudaEventQuery(cudaEvent_t e) {
     if (!e) return emulator::result(cudaErrorInvalidResourceHandle);
-    cudaError_t refused = emulator::refuse_event(e);
+    cudaError_t refused = e->captured ? cudaErrorCapturedEvent : emulator::refuse_wait();
     if (refused == cudaSuccess && !emulator::ask_for(e->moment)) refused = cudaErrorNotReady;
     return emulator::result(refused);
 }

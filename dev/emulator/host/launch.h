@@ -15,11 +15,6 @@ enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 
 namespace emulator {
 
-// EMULATOR_SHARED=101376: a GPU that lets a block have less shared memory, sm_86 for one.
-static inline size_t optin_limit(void) {
-    return (size_t)setting("EMULATOR_SHARED", (long)OPTIN_SHARED_LIMIT);
-}
-
 static inline size_t dynamic_limit(const void *kernel) {
     for (Attribute *a = device.attributes; a; a = a->next)
         if (a->kernel == kernel) return (size_t)a->dynamic_bytes;
@@ -103,7 +98,7 @@ static inline Launch<Parameters...> launch(const char *name, void (*kernel)(Para
 
 template <class Kernel>
 static inline cudaError_t cudaFuncSetAttribute(Kernel *kernel, cudaFuncAttribute, int value) {
-    if (value < 0 || (size_t)value > emulator::optin_limit())
+    if (value < 0 || (size_t)value > emulator::OPTIN_SHARED_LIMIT)
         return emulator::result(cudaErrorInvalidValue);
     emulator::Attribute *a = emulator::device.attributes;
     while (a && a->kernel != (const void *)kernel) a = a->next;

@@ -52,7 +52,7 @@ enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost, cudaMe
 
 template <class T> static inline cudaError_t cudaMalloc(T **p, size_t bytes) {
     *p = nullptr;
-    cudaError_t refused = emulator::refuse_unsafe();
+    cudaError_t refused = emulator::refuse_wait();
     if (bytes == 0 || refused != cudaSuccess) return emulator::result(refused);
     if (bytes > emulator::memory_total() - emulator::device.used)
         return emulator::result(cudaErrorMemoryAllocation);
@@ -67,7 +67,7 @@ static inline cudaError_t cudaFree(void *p) {
     if (!p) return emulator::result(cudaSuccess);
     if (!emulator::is_allocated(emulator::device.allocations, p))
         return emulator::result(cudaErrorInvalidValue);
-    cudaError_t refused = emulator::refuse_unsafe();
+    cudaError_t refused = emulator::refuse_wait();
     if (refused != cudaSuccess) return emulator::result(refused);
     emulator::wait_for_all();
     emulator::count_forget(p);
@@ -77,7 +77,7 @@ static inline cudaError_t cudaFree(void *p) {
 
 template <class T> static inline cudaError_t cudaMallocHost(T **p, size_t bytes) {
     *p = nullptr;
-    cudaError_t refused = emulator::refuse_unsafe();
+    cudaError_t refused = emulator::refuse_wait();
     if (bytes == 0 || refused != cudaSuccess) return emulator::result(refused);
     return emulator::result(emulator::allocate(&emulator::device.pinned, (void **)p, bytes));
 }
@@ -85,7 +85,7 @@ static inline cudaError_t cudaFreeHost(void *p) {
     if (!p) return emulator::result(cudaSuccess);
     if (!emulator::is_allocated(emulator::device.pinned, p))
         return emulator::result(cudaErrorInvalidValue);
-    cudaError_t refused = emulator::refuse_unsafe();
+    cudaError_t refused = emulator::refuse_wait();
     if (refused != cudaSuccess) return emulator::result(refused);
     emulator::wait_for_all();
     emulator::release(&emulator::device.pinned, p);
@@ -154,7 +154,7 @@ static inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t byt
 // from pinned memory. A copy within the device returns at once.
 static inline cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes,
                                      cudaMemcpyKind kind) {
-    cudaError_t refused = emulator::refuse_unsafe();
+    cudaError_t refused = emulator::refuse_wait();
     if (refused != cudaSuccess) return emulator::result(refused);
     bool on_device = emulator::allocation_of(to, 0) && emulator::allocation_of(from, 0);
     bool pageable = emulator::is_pageable(from);
