@@ -399,7 +399,7 @@ __global__ void mod_kernel(int *x) { *x %= 1000; }
 // ---- streams ----
 
 enum { ROUNDS = 8, NO_FAULT = -1, NO_WAIT_TO_READ, NO_WAIT_TO_WRITE, NO_WAIT_AT_THE_END,
-       WAIT_FOR_THE_OTHER, STREAM_FAULTS };
+       WAIT_FOR_THE_OTHER };
 
 // One stream writes numbers, another adds them up, by the events that they wait for; `fault` leaves
 // out one of the waits. Returns whether the sum is right.
@@ -427,46 +427,6 @@ static bool pipeline(int fault) {
 }
 
 TEST(events_order_streams) { CHECK(pipeline(NO_FAULT)); }
-
-// The default stream and those that are not cudaStreamNonBlocking wait for each other.
-TEST(the_default_stream_waits_for_others) {
-    int zero[2] = { 0, 0 }, out = 0, *gpu = upload(zero, 2);
-    Stream stream(cudaStreamDefault);
-    write_kernel<<<1, 1, 0, stream>>>(gpu, 5);
-    add_kernel<<<1, 1>>>(gpu + 1, gpu);
-    write_kernel<<<1, 1, 0, stream>>>(gpu, 7);
-    add_kernel<<<1, 1, 0, stream>>>(gpu + 1, gpu);
-    OK(cudaMemcpy(&out, gpu + 1, sizeof out, cudaMemcpyDeviceToHost));
-    CHECK_MSG(out == 3*5 + 7, "%d", out);
-    write_kernel<<<1, 1, 0, stream>>>(gpu, 9);
-    OK(cudaStreamSynchronize(0));
-    download(zero, gpu, 2);
-    CHECK(zero[0] == 9);
-}
-
-// A wait is for the event as it was recorded last when the wait was asked for; for one that was
-// never recorded there is nothing to wait for.
-TEST(an_event_is_a_moment) {
-    int zero = 0, out = 0, *gpu = upload(&zero, 1);
-    Stream first, second;
-    Event event(cudaEventDisableTiming), never;
-    OK(cudaStreamWaitEvent(first, never, 0));
-    OK(cudaEventSynchronize(never));
-    CHECK(cudaEventQuery(never) == cudaSuccess);
-    write_kernel<<<1, 1, 0, first>>>(gpu, 1);
-    OK(cudaEventRecord(event, first));
-    OK(cudaStreamWaitEvent(second, event, 0));
-    add_kernel<<<1, 1, 0, second>>>(gpu, gpu);
-    OK(cudaEventRecord(event, second));
-    OK(cudaStreamWaitEvent(first, event, 0));
-    add_kernel<<<1, 1, 0, first>>>(gpu, gpu);
-    OK(cudaEventRecord(event, first));
-    while (cudaEventQuery(event) == cudaErrorNotReady) { }
-    cudaGetLastError();
-    OK(cudaMemcpy(&out, gpu, sizeof out, cudaMemcpyDeviceToHost));
-    CHECK(out == 16);
-    OK(cudaFree(gpu));
-}
 
 // What is destroyed while work is queued is kept until that is done; memory is freed after it.
 TEST(what_is_queued_is_done) {
@@ -507,7 +467,7 @@ static cudaGraphExec_t captured_sums(int *x, int *sum, const int *pinned, cudaSt
 }
 
 // A capture runs nothing. Each launch of its graph runs all of it, after what the stream holds, and
-// reads pinned memory then. Returns whether the last sum is right, or would be without the wait.
+// reads pinned memory then. Returns whether all sums are right, which the wait is for.
 static bool replayed(int waits) {
     int zero[2] = { 0, 0 }, *gpu = upload(zero, 2), expected = 0, sum = -1;
     Pinned pinned;
@@ -516,30 +476,23 @@ static bool replayed(int waits) {
     cudaGraphExec_t exec = captured_sums(gpu, gpu + 1, pinned, stream);
     OK(cudaMemcpy(&sum, gpu + 1, sizeof sum, cudaMemcpyDeviceToHost));
     CHECK_MSG(sum == 0, "the capture ran: %d", sum);
-    for (int i = 1; i <= 4; i++) {
+    bool right = true;
+    for (int i = 0; i < 2*ROUNDS; i++) {
         *pinned = i;
         OK(cudaGraphLaunch(exec, stream));
-        add_kernel<<<1, 1, 0, stream>>>(gpu + 1, gpu);
-        OK(cudaStreamSynchronize(stream));
-        expected = 3*(3*(3*expected + i) + 5) + 5;
-    }
-    mod_kernel<<<1, 1, 0, stream>>>(gpu + 1);
-    expected %= 1000;
-    *pinned = 7;
-    for (int i = 0; i < 2*ROUNDS; i++) {
-        OK(cudaGraphLaunch(exec, stream));
-        expected = (3*(3*expected + 7) + 5) % 1000;
         mod_kernel<<<1, 1, 0, stream>>>(gpu + 1);
+        expected = (3*(3*expected + i) + 5) % 1000;
+        OK(cudaEventRecord(event, stream));
+        if (waits) OK(cudaStreamWaitEvent(other, event, 0));
+        OK(cudaMemcpyAsync(pinned + 1, gpu + 1, sizeof sum, cudaMemcpyDeviceToHost, other));
+        OK(cudaStreamSynchronize(other));
+        right = right && pinned[1] == expected;
+        OK(cudaStreamSynchronize(stream));       // it has read the pinned number
     }
-    OK(cudaGraphExecDestroy(exec));              // a launch goes on
-    OK(cudaEventRecord(event, stream));
-    if (waits) OK(cudaStreamWaitEvent(other, event, 0));
-    pinned[1] = -1;
-    OK(cudaMemcpyAsync(pinned + 1, gpu + 1, sizeof sum, cudaMemcpyDeviceToHost, other));
-    OK(cudaStreamSynchronize(other));
-    bool right = pinned[1] == expected;
-    OK(cudaStreamSynchronize(stream));
+    OK(cudaGraphLaunch(exec, stream));
+    OK(cudaGraphExecDestroy(exec));              // the launch goes on
     download(zero, gpu, 2);
+    CHECK(zero[0] == 5 && zero[1] == 3*(3*expected + *pinned) + 5);
     return right;
 }
 
@@ -661,19 +614,18 @@ static void race(int out[64], const char *seed, int repair) {
 }
 
 TEST(a_missing_barrier_shows) {
-    int right[64] = {0}, wrong[64] = {0}, again[64] = {0}, shuffled[64] = {0}, other[64] = {0};
+    int right[64] = {0}, wrong[64] = {0}, x[64] = {0};
     race(right, NULL, 1);
-    race(shuffled, "1", 1);
-    CHECK(memcmp(right, shuffled, sizeof right) == 0);       // what is right does not depend on it
     race(wrong, NULL, 0);
-    race(again, NULL, 0);
+    race(x, NULL, 0);
     CHECK(memcmp(wrong, right, sizeof right) != 0);
-    CHECK(memcmp(wrong, again, sizeof wrong) == 0);          // the same wrong answer every time
-    race(shuffled, "1", 0);
-    race(other, "2", 0);
-    CHECK(memcmp(shuffled, right, sizeof right) != 0);
-    CHECK(memcmp(shuffled, wrong, sizeof wrong) != 0);
-    CHECK(memcmp(shuffled, other, sizeof other) != 0);
+    CHECK(memcmp(wrong, x, sizeof wrong) == 0);              // the same wrong answer every time
+    for (const char *seed : { "1", "2" }) {
+        race(x, seed, 1);
+        CHECK(memcmp(x, right, sizeof x) == 0);              // what is right does not depend on it
+        race(x, seed, 0);
+        CHECK(memcmp(x, right, sizeof x) != 0 && memcmp(x, wrong, sizeof x) != 0);
+    }
 }
 
 // test_cuda.sh shows no GPU, an old one and an old driver to the trainer.
@@ -695,43 +647,6 @@ TEST(the_environment_makes_another_gpu) {
 
 // ---- orders of the streams ----
 
-enum { SEEDS = 20 };
-
-// Runs f in every order; how often it returned true in random ones, and whether at once and late.
-typedef struct { bool at_once, late; int random; } Seen;
-
-static Seen in_every_order(bool (*f)(int), int argument) {
-    char order[32];
-    Setting streams("EMULATOR_STREAMS", "");
-    Seen seen = { f(argument), false, 0 };
-    streams.set("late");
-    seen.late = f(argument);
-    for (int seed = 1; seed <= SEEDS; seed++) {
-        snprintf(order, sizeof order, "random:%d", seed);
-        streams.set(order);
-        seen.random += f(argument);
-    }
-    return seen;
-}
-
-TEST(a_missing_wait_shows) {
-    Seen right = in_every_order(pipeline, NO_FAULT);
-    CHECK(right.at_once && right.late && right.random == SEEDS);
-    for (int fault = 0; fault < STREAM_FAULTS; fault++) {
-        Seen seen = in_every_order(pipeline, fault);
-        CHECK_MSG(seen.at_once && seen.random < SEEDS, "fault %d: right in %d random orders",
-                  fault, seen.random);
-        CHECK_MSG(seen.late == (fault == NO_WAIT_TO_WRITE), "fault %d, late", fault);
-    }
-}
-
-TEST(a_missing_wait_for_a_graph_shows) {
-    Seen right = in_every_order(replayed, 1), wrong = in_every_order(replayed, 0);
-    CHECK(right.at_once && right.late && right.random == SEEDS);
-    CHECK_MSG(wrong.at_once && !wrong.late && wrong.random < SEEDS, "right in %d orders",
-              wrong.random);
-}
-
 // Pinned memory is read when the copy's turn comes; other memory before the call returns.
 static bool reused(int pinned) {
     int local, out = 0, *gpu = upload(&out, 1);
@@ -747,32 +662,17 @@ static bool reused(int pinned) {
     return first;
 }
 
-TEST(pinned_memory_reused_too_early_shows) {
-    Seen pageable = in_every_order(reused, 0), pinned = in_every_order(reused, 1);
-    CHECK(pageable.at_once && pageable.late && pageable.random == SEEDS);
-    CHECK(pinned.at_once && !pinned.late && pinned.random < SEEDS);
-}
-
-// cudaMemcpy from pageable memory, and any cudaMemset, may return before the device is done: a
-// stream that the default stream does not wait for may come first.
+// cudaMemcpy from pageable memory, and any cudaMemset, may return before the device is done. Streams
+// that are not cudaStreamNonBlocking wait for the default stream, and it for them.
 static bool other_stream(int nonblocking) {
     int one = 1, out[2] = { 0, 0 }, *gpu = upload(out, 2);
-    Pinned pinned;
     Stream stream(nonblocking ? cudaStreamNonBlocking : cudaStreamDefault);
     OK(cudaMemcpy(gpu, &one, sizeof one, cudaMemcpyHostToDevice));
     OK(cudaMemset(gpu + 1, 1, 1));
     add_kernel<<<1, 1, 0, stream>>>(gpu, gpu + 1);
-    OK(cudaMemcpyAsync(pinned, gpu, sizeof out, cudaMemcpyDeviceToHost, stream));
-    OK(cudaStreamSynchronize(stream));
-    bool right = pinned[0] == 3 + 1 && pinned[1] == 1;
+    OK(cudaMemcpy(out, gpu, sizeof out, cudaMemcpyDeviceToHost));
     OK(cudaFree(gpu));
-    return right;
-}
-
-TEST(streams_that_the_default_stream_does_not_wait_for) {
-    Seen blocking = in_every_order(other_stream, 0), nonblocking = in_every_order(other_stream, 1);
-    CHECK(blocking.at_once && blocking.late && blocking.random == SEEDS);
-    CHECK(nonblocking.at_once && !nonblocking.late && nonblocking.random < SEEDS);
+    return out[0] == 3 + 1 && out[1] == 1;
 }
 
 // What a product needs beside its matrices.
@@ -815,11 +715,6 @@ static bool product_queued(int) {
     return soon;
 }
 
-TEST(products_are_queued) {
-    Seen soon = in_every_order(product_queued, 0);
-    CHECK(soon.at_once && !soon.late && soon.random < SEEDS);
-}
-
 // A product whose epilogue does not read the bias that its description points to.
 TEST(a_bias_that_no_epilogue_reads_is_refused) {
     Blas blas;
@@ -832,12 +727,15 @@ TEST(a_bias_that_no_epilogue_reads_is_refused) {
     OK(cudaFree(gpu));
 }
 
-// Who asks again and again whether something is done gets there; until then it is not.
+// Who asks again and again whether something is done gets there; until then it is not. Returns
+// whether it was done at once.
 static bool asked(int) {
     int x = 0, times = 0, *gpu = upload(&x, 1);
     Stream stream(cudaStreamDefault);
-    Event begin, end;
+    Event begin, end, never;
     float ms = 0;
+    OK(cudaStreamWaitEvent(stream, never, 0));   // for what was never recorded nobody waits
+    CHECK(cudaEventQuery(never) == cudaSuccess);
     OK(cudaEventRecord(begin, stream));
     for (int i = 0; i < 9; i++) write_kernel<<<1, 1, 0, stream>>>(gpu, i);
     OK(cudaEventRecord(end, stream));
@@ -850,12 +748,46 @@ static bool asked(int) {
     CHECK(ms > 0 && ms < 60000);
     download(&x, gpu, 1);
     CHECK(x == 8);
-    return times > 0;
+    return times == 0;
 }
 
-TEST(what_is_not_ready) {
-    Seen waited = in_every_order(asked, 0);
-    CHECK(!waited.at_once && waited.late && waited.random > 0);
+// Each returns true if operations run when they are queued; the table says in which other orders it
+// does not.
+enum Shows { NEVER, LATE_TOO, AT_RANDOM };
+typedef struct { const char *what; bool (*right)(int); int argument; Shows shows; } Ordered;
+static const Ordered ordered[] = {
+    { "all waits", pipeline, NO_FAULT, NEVER },
+    { "no wait to read", pipeline, NO_WAIT_TO_READ, LATE_TOO },
+    { "no wait to write", pipeline, NO_WAIT_TO_WRITE, AT_RANDOM },
+    { "no wait at the end", pipeline, NO_WAIT_AT_THE_END, LATE_TOO },
+    { "a wait for the other", pipeline, WAIT_FOR_THE_OTHER, LATE_TOO },
+    { "a wait for a graph", replayed, 1, NEVER },
+    { "no wait for a graph", replayed, 0, LATE_TOO },
+    { "pageable memory reused", reused, 0, NEVER },
+    { "pinned memory reused", reused, 1, LATE_TOO },
+    { "a blocking stream", other_stream, 0, NEVER },
+    { "a nonblocking stream", other_stream, 1, LATE_TOO },
+    { "a product", product_queued, 0, LATE_TOO },
+    { "an event", asked, 0, LATE_TOO },
+};
+
+TEST(a_missing_wait_shows) {
+    enum { SEEDS = 20 };
+    for (const Ordered &o : ordered) {
+        char order[32];
+        int random = 0;
+        Setting streams("EMULATOR_STREAMS", "");
+        CHECK_MSG(o.right(o.argument), "%s, at once", o.what);
+        streams.set("late");
+        CHECK_MSG(o.right(o.argument) == (o.shows != LATE_TOO), "%s, late", o.what);
+        for (int seed = 1; seed <= SEEDS; seed++) {
+            snprintf(order, sizeof order, "random:%d", seed);
+            streams.set(order);
+            random += o.right(o.argument);
+        }
+        CHECK_MSG((random == SEEDS) == (o.shows == NEVER), "%s: right in %d random orders", o.what,
+                  random);
+    }
 }
 
 // ---- faults: each ends a program of its own, with a report ----
