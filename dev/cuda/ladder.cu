@@ -139,9 +139,9 @@ static Counts counts_of(const std::vector<emulator::CountedKernel> &kernels) {
         c.shuffles += (double)k.total(emulator::SHUFFLE).requests;
         c.barriers += (double)k.total(emulator::BARRIER).requests;
         c.mma += (double)k.total(emulator::MMA).requests;
-        emulator::tally_sum(&c.global, r.global);
-        emulator::tally_sum(&c.shared, r.shared);
-        for (auto &i : k.instructions) emulator::tally_sum(&c.all, i.second);
+        c.global += r.global;
+        c.shared += r.shared;
+        for (auto &i : k.instructions) c.all += i.second;
     }
     return c;
 }

@@ -60,17 +60,7 @@ void count_clear(void) { kernels.clear(); }
 
 Tally CountedKernel::total(CountKind kind) const {
     Tally sum = {};
-    for (auto &i : instructions) {
-        if (i.first.kind != kind) continue;
-        const Tally &t = i.second;
-        sum.requests += t.requests;
-        sum.lanes += t.lanes;
-        sum.bytes += t.bytes;
-        sum.sectors += t.sectors;
-        sum.ideal += t.ideal;
-        sum.passes += t.passes;
-        sum.least += t.least;
-    }
+    for (auto &i : instructions) if (i.first.kind == kind) sum += i.second;
     return sum;
 }
 
@@ -248,16 +238,7 @@ void count_launch_end(void) {
     }
     for (Counter *c : counters)
         for (WarpCounts &w : c->warps) {
-            for (Site &s : w.sites) {
-                Tally *t = &k->instructions[s.what];
-                t->requests += s.tally.requests;
-                t->lanes += s.tally.lanes;
-                t->bytes += s.tally.bytes;
-                t->sectors += s.tally.sectors;
-                t->ideal += s.tally.ideal;
-                t->passes += s.tally.passes;
-                t->least += s.tally.least;
-            }
+            for (Site &s : w.sites) k->instructions[s.what] += s.tally;
             w.sites.clear();
             std::fill(w.table.begin(), w.table.end(), 0);
         }
@@ -366,10 +347,6 @@ ACCESS(1) ACCESS(2) ACCESS(4) ACCESS(8) ACCESS(16)
     } \
     ATOMIC_UPDATE(bits, T, exchange, __atomic_exchange_n) \
     ATOMIC_UPDATE(bits, T, fetch_add, __atomic_fetch_add) \
-    ATOMIC_UPDATE(bits, T, fetch_sub, __atomic_fetch_sub) \
-    ATOMIC_UPDATE(bits, T, fetch_and, __atomic_fetch_and) \
-    ATOMIC_UPDATE(bits, T, fetch_or, __atomic_fetch_or) \
-    ATOMIC_UPDATE(bits, T, fetch_xor, __atomic_fetch_xor) \
     ATOMIC_COMPARE(bits, T, strong) \
     ATOMIC_COMPARE(bits, T, weak)
 #define ATOMIC_UPDATE(bits, T, name, update) \
@@ -383,7 +360,6 @@ ACCESS(1) ACCESS(2) ACCESS(4) ACCESS(8) ACCESS(16)
         return __atomic_compare_exchange_n(p, old, x, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
     }
 ATOMICS(8, uint8_t)
-ATOMICS(16, uint16_t)
 ATOMICS(32, uint32_t)
 ATOMICS(64, uint64_t)
 

@@ -53,6 +53,16 @@ struct Tally {
     uint64_t bytes;                    // that the lanes asked for
     uint64_t sectors, ideal;           // global: sectors of 32 bytes; if the bytes were packed
     uint64_t passes, least;            // clocks of a multiprocessor; without bank conflicts
+
+    void operator+=(const Tally &t) {
+        requests += t.requests;
+        lanes += t.lanes;
+        bytes += t.bytes;
+        sectors += t.sectors;
+        ideal += t.ideal;
+        passes += t.passes;
+        least += t.least;
+    }
 };
 
 // An instruction: a return address in the kernel.

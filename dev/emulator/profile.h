@@ -117,24 +117,14 @@ static std::vector<CountedKernel> named(std::vector<CountedKernel> kernels) {
 
 // ---- floors ----
 
-static void tally_sum(Tally *sum, const Tally &t) {
-    sum->requests += t.requests;
-    sum->lanes += t.lanes;
-    sum->bytes += t.bytes;
-    sum->sectors += t.sectors;
-    sum->ideal += t.ideal;
-    sum->passes += t.passes;
-    sum->least += t.least;
-}
-
 static ProfileRow row_of(const CountedKernel &k, const ProfileGpu *g) {
     ProfileRow r = { k.name, k.launches, {}, {}, 0, (double)(k.read + k.written), 0, {}, MEMORY };
     Tally all = {};
     for (auto &i : k.instructions) {
         CountKind kind = i.first.kind;
-        if (kind <= ATOMIC) tally_sum(&r.global, i.second);
-        else if (kind <= SHARED_STORE) tally_sum(&r.shared, i.second);
-        tally_sum(&all, i.second);
+        if (kind <= ATOMIC) r.global += i.second;
+        else if (kind <= SHARED_STORE) r.shared += i.second;
+        all += i.second;
     }
     r.lanes = ratio((double)all.lanes, (double)all.requests);
     r.flops = k.flops + 4096.0 * (double)k.total(MMA).requests;      // 2*16*8*16
@@ -320,7 +310,7 @@ static void show_lines(const CountedKernel &k, const ProfileGpu *g) {
     for (auto &i : k.instructions) addresses.push_back(i.first.address - 1);     // of the call
     Places places = places_of(addresses, "-i");
     size_t n = 0;
-    for (auto &i : k.instructions) tally_sum(&lines[line_of(places[n++], i.first.kind)], i.second);
+    for (auto &i : k.instructions) lines[line_of(places[n++], i.first.kind)] += i.second;
     std::string file;
     for (auto &line : lines) {
         std::string here = line.first.places.empty() ? "" : line.first.places[0].first;
