@@ -8,8 +8,7 @@
 //                        each rank a GPU of its own
 //
 // Every function returns CUDA's error for a call that CUDA refuses. The last error other than
-// cudaSuccess stays until cudaGetLastError returns it. A fault of a running operation is found by
-// the next call that waits, and stays for ever.
+// cudaSuccess stays until cudaGetLastError returns it.
 #pragma once
 #include "../stream.h"
 
@@ -29,7 +28,6 @@
     ERROR(cudaErrorInvalidResourceHandle, 400, "invalid resource handle") \
     ERROR(cudaErrorIllegalState, 401, "the operation cannot be performed in the present state") \
     ERROR(cudaErrorNotReady, 600, "device not ready") \
-    ERROR(cudaErrorIllegalAddress, 700, "an illegal memory access was encountered") \
     ERROR(cudaErrorNotSupported, 801, "operation not supported") \
     ERROR(cudaErrorStreamCaptureUnsupported, 900, \
           "operation not permitted when stream is capturing") \
@@ -57,7 +55,6 @@ struct Attribute { const void *kernel; int dynamic_bytes; Attribute *next; };
 
 struct Device {
     cudaError_t last_error;
-    cudaError_t fault;                 // of an operation that has run
     Allocation *allocations, *pinned;  // device memory; pinned host memory
     size_t used;
     Attribute *attributes;             // kernels with more dynamic shared memory
@@ -90,7 +87,6 @@ static inline size_t memory_total(void) {
 // Returns e, and keeps an error for cudaGetLastError.
 static inline cudaError_t result(cudaError_t e) {
     if (device_count() < 1) e = cudaErrorNoDevice;
-    if (device.fault != cudaSuccess) e = device.fault;
     if (e != cudaSuccess) device.last_error = e;
     return e;
 }

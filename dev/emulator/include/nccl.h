@@ -49,13 +49,10 @@ static inline const char *ncclGetErrorString(ncclResult_t e) {
 
 // ---- communicators and calls ----
 
-// Never freed: a program may still pass the handle after it was destroyed, which is reported.
 struct ncclComm {
     int rank, size, device;
-    int tag;                           // MPI tag of its messages
+    int tag;                           // MPI tag of its messages; 0: there is no MPI
     uint64_t calls;                    // made so far
-    bool destroyed;                    // all ranks have left
-    ncclComm *next;
     std::vector<int> members;          // MPI's number of each rank
 };
 
@@ -92,8 +89,8 @@ struct Outgoing {
 };
 
 struct Nccl {
-    ncclComm_t communicators;
     int made;                          // communicators of several ranks, so far
+    int left;                          // of these, how many were destroyed
     bool open;                         // between ncclGroupStart and ncclGroupEnd
     ncclResult_t group_error;
     std::vector<Request> group;
@@ -332,20 +329,6 @@ static inline void group_enqueue(const std::vector<Request> &group) {
 // A call that NCCL would refuse, or for which the behaviour is undefined on a GPU (a host pointer,
 // a buffer that is too short), returns an error here.
 
-static inline bool is_communicator(const ncclComm *comm) {
-    const ncclComm *c = nccl.communicators;
-    while (c && c != comm) c = c->next;
-    return c;
-}
-
-static inline ncclResult_t check_communicator(const ncclComm *comm, const char *name) {
-    if (!is_communicator(comm))
-        return refuse(ncclInvalidArgument, "%s: there is no such communicator", name);
-    if (comm->destroyed)
-        return refuse(ncclInvalidArgument, "%s: the communicator was destroyed", name);
-    return ncclSuccess;
-}
-
 // NCCL can access what a GPU can: device memory and pinned host memory.
 static inline ncclResult_t check_buffer(const char *call, const char *name, const void *p,
                                         size_t bytes) {
@@ -374,8 +357,7 @@ static inline ncclResult_t check_buffers(const Request &q, const char *call) {
 static inline ncclResult_t request(Call call, const void *from, void *to, ncclComm_t comm,
                                    cudaStream_t stream) {
     const char *name = call_names[call.kind];
-    ncclResult_t e = check_communicator(comm, name);
-    if (e != ncclSuccess) return e;
+    if (!comm) return refuse(ncclInvalidArgument, "%s: there is no communicator", name);
     Request q = { call, (const char *)from, (char *)to, comm, stream_of(stream) };
     if (!q.stream) return refuse(ncclInvalidArgument, "%s: there is no such stream", name);
     if (q.stream->capture)
@@ -386,7 +368,7 @@ static inline ncclResult_t request(Call call, const void *from, void *to, ncclCo
                       call.type);
     if (call.peer < 0 || call.peer >= comm->size)
         return refuse(ncclInvalidArgument, "%s: rank %d of %d", name, call.peer, comm->size);
-    e = check_buffers(q, name);
+    ncclResult_t e = check_buffers(q, name);
     if (e != ncclSuccess) return e;
     if (call.kind <= RECV && call.peer == comm->rank)
         return refuse(ncclInvalidArgument, "%s: the emulator has no messages of a rank to itself",
@@ -412,9 +394,7 @@ static inline ncclResult_t request(Call call, const void *from, void *to, ncclCo
 // MPI_Finalize waits for all ranks. A rank that still has a communicator has failed, and the others
 // will not call MPI_Finalize: mpirun ends them.
 static void finalize_mpi(void) {
-    for (const ncclComm *c = nccl.communicators; c; c = c->next)
-        if (c->size > 1 && !c->destroyed) return;
-    MPI_Finalize();
+    if (nccl.left == nccl.made) MPI_Finalize();
 }
 
 static inline ncclResult_t start_mpi(int rank, int size) {
@@ -460,7 +440,7 @@ static inline ncclResult_t exchange_hellos(ncclComm_t comm, const ncclUniqueId &
     const char *host = getenv("NCCL_HOSTID");
     if (host) snprintf(hello.host, sizeof hello.host, "%s", host);
     else gethostname(hello.host, sizeof hello.host - 1);
-    comm->tag = 100 + nccl.made++;
+    comm->tag = 100 + nccl.made;
     return check_hellos(exchange(comm, { INIT, ncclUint8, 0, sizeof hello, 0 },
                                  (const char *)&hello));
 }
@@ -477,13 +457,12 @@ static inline ncclComm_t split_communicator(ncclComm_t parent, int color, int ke
         if (theirs[0] == color) chosen.push_back({ theirs[1], r });
     }
     std::sort(chosen.begin(), chosen.end());
-    ncclComm c = { 0, (int)chosen.size(), parent->device, 100 + nccl.made++, 0, false,
-                   nccl.communicators, {} };
+    ncclComm c = { 0, (int)chosen.size(), parent->device, 100 + nccl.made++, 0, {} };
     for (size_t i = 0; i < chosen.size(); i++) {
         if (chosen[i].second == parent->rank) c.rank = (int)i;
         c.members.push_back(parent->members[(size_t)chosen[i].second]);
     }
-    return nccl.communicators = new ncclComm(c);
+    return new ncclComm(c);
 }
 
 }  // namespace emulator
@@ -506,31 +485,28 @@ static inline ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, nc
     *comm = nullptr;
     ncclResult_t e = size > 1 ? emulator::start_mpi(rank, size) : ncclSuccess;
     if (e != ncclSuccess) return e;
-    ncclComm c = { rank, size, emulator::device_number(), 0, 0, false,
-                   emulator::nccl.communicators, {} };
+    ncclComm c = { rank, size, emulator::device_number(), 0, 0, {} };
     for (int r = 0; r < size; r++) c.members.push_back(r);
     if (size > 1) e = emulator::exchange_hellos(&c, id);
     if (e != ncclSuccess) return e;
-    *comm = emulator::nccl.communicators = new ncclComm(c);
+    emulator::nccl.made += size > 1;
+    *comm = new ncclComm(c);
     return ncclSuccess;
 }
 
 // The configuration is the parent's.
 static inline ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *made,
                                          ncclConfig_t *) {
-    *made = nullptr;
-    ncclResult_t e = emulator::check_communicator(comm, "ncclCommSplit");
-    if (e == ncclSuccess) *made = emulator::split_communicator(comm, color, key);
-    return e;
+    *made = emulator::split_communicator(comm, color, key);
+    return ncclSuccess;
 }
 
 // Waits for what is queued, then for all other ranks to leave.
 static inline ncclResult_t ncclCommDestroy(ncclComm_t comm) {
-    ncclResult_t e = emulator::check_communicator(comm, "ncclCommDestroy");
-    if (e != ncclSuccess) return e;
     emulator::wait_for_all();
     emulator::exchange(comm, { emulator::GOODBYE, ncclUint8, 0, 0, ++comm->calls }, nullptr);
-    comm->destroyed = true;
+    emulator::nccl.left += comm->tag != 0;
+    delete comm;
     return ncclSuccess;
 }
 
