@@ -5,7 +5,6 @@
 //
 //     test_nccl [FAULT]        all tests, or one misuse that must be reported
 #include <cuda_bf16.h>
-#include <math.h>
 #include <nccl.h>
 #include <stdint.h>
 #include <unistd.h>
@@ -232,63 +231,54 @@ TEST(sums_are_rounded_in_the_order_of_ranks) {
 
 // ---- a second stream for communication ----
 
-__device__ float counted(float x, int rank) { return fmodf(10*x + (float)rank, 1000.0f); }
+__global__ void fill_kernel(float *x, float value) { x[threadIdx.x] = value; }
 
-__global__ void count_kernel(float *x, int n, int rank) {
-    int i = (int)(blockIdx.x*blockDim.x + threadIdx.x);
-    if (i < n) x[i] = counted(x[i], rank);
-}
-
-enum { STEPS = 6, WAITS = 2 };
-
-// Each step counts on one stream and sums over the ranks on another. One of two waits may be
-// missing: 0, the sum's for the counting; 1, the counting's for the sum. Returns how many numbers
-// are wrong.
-static int overlap(const char *streams, int missing) {
+// The ranks' numbers are written on one stream, summed on another, and read on the first, by events
+// or without one of the two waits: 0, the sum's; 1, the reader's. Returns whether the sum is right.
+static bool aside_right(const char *order, int missing) {
     enum { COUNT = 64 };
-    float x[COUNT] = {0}, expected = 0;
-    int wrong = 0;
-    cudaEvent_t counts, sums;
-    setenv("EMULATOR_STREAMS", streams, 1);
+    float x[COUNT] = {0}, *gpu = upload(x, COUNT), *pinned;
+    cudaEvent_t written, summed;
+    setenv("EMULATOR_STREAMS", order, 1);
     Stream aside;
-    OK(cudaEventCreateWithFlags(&counts, cudaEventDisableTiming));
-    OK(cudaEventCreateWithFlags(&sums, cudaEventDisableTiming));
-    float *gpu = upload(x, COUNT);
-    for (int step = 0; step < STEPS; step++) {
-        count_kernel<<<1, COUNT, 0, world.stream>>>(gpu, COUNT, world.rank);
-        OK(cudaEventRecord(counts, world.stream));
-        if (missing != 0) OK(cudaStreamWaitEvent(aside, counts, 0));
+    OK(cudaMallocHost(&pinned, sizeof x));
+    OK(cudaEventCreateWithFlags(&written, cudaEventDisableTiming));
+    OK(cudaEventCreateWithFlags(&summed, cudaEventDisableTiming));
+    bool right = true;
+    for (int step = 1; step <= 6; step++) {
+        fill_kernel<<<1, COUNT, 0, world.stream>>>(gpu, (float)(step << world.rank));
+        OK(cudaEventRecord(written, world.stream));
+        if (missing != 0) OK(cudaStreamWaitEvent(aside, written, 0));
         sum_to_all(gpu, COUNT, world.comm, aside);
-        OK(cudaEventRecord(sums, aside));
-        if (missing != 1) OK(cudaStreamWaitEvent(world.stream, sums, 0));
-        float sum = 0;
-        for (int r = 0; r < world.size; r++) sum += counted(expected, r);
-        expected = sum;
+        OK(cudaEventRecord(summed, aside));
+        if (missing != 1) OK(cudaStreamWaitEvent(world.stream, summed, 0));
+        OK(cudaMemcpyAsync(pinned, gpu, sizeof x, cudaMemcpyDeviceToHost, world.stream));
+        OK(cudaStreamSynchronize(world.stream));
+        float sum = (float)(step * ((1 << world.size) - 1));
+        for (int i = 0; i < COUNT; i++) right = right && pinned[i] == sum;
+        OK(cudaStreamSynchronize(aside));
     }
-    OK(cudaStreamSynchronize(world.stream));
-    if (missing == 1) OK(cudaStreamSynchronize(aside));
-    download(x, gpu, COUNT);
-    for (int i = 0; i < COUNT; i++) wrong += x[i] != expected;
-    OK(cudaEventDestroy(counts));
-    OK(cudaEventDestroy(sums));
-    return wrong;
+    OK(cudaFree(gpu));
+    OK(cudaFreeHost(pinned));
+    OK(cudaEventDestroy(written));
+    OK(cudaEventDestroy(summed));
+    return right;
 }
 
 TEST(a_stream_for_communication) {
     const char *outer = getenv("EMULATOR_STREAMS");
-    char *saved = strdup(outer ? outer : ""), seed[32];
-    int seen[WAITS] = {0};
-    CHECK(overlap("", -1) == 0 && overlap("late", -1) == 0);
-    for (int i = 1; i <= 10; i++) {
-        snprintf(seed, sizeof seed, "random:%d", i);
-        CHECK(overlap(seed, -1) == 0);
-        for (int k = 0; k < WAITS; k++) seen[k] += overlap(seed, k) > 0;
+    char *saved = strdup(outer ? outer : ""), order[32] = "late";
+    int unseen[2] = {0};
+    CHECK(aside_right("", -1) && aside_right("late", -1));
+    bool late = aside_right("late", 1);
+    for (int seed = 1; seed <= 10; seed++) {
+        snprintf(order, sizeof order, "random:%d", seed);
+        CHECK(aside_right(order, -1));
+        for (int k = 0; k < 2; k++) unseen[k] += aside_right(order, k);
     }
-    if (world.size > 1) {                        // alone a sum changes nothing
-        CHECK_MSG(seen[0] > 5 && seen[1] > 5, "rank %d: seen %d and %d times of 10", world.rank,
-                  seen[0], seen[1]);
-        CHECK(overlap("late", 1) > 0);
-    }
+    if (world.size > 1)                          // alone a sum changes nothing
+        CHECK_MSG(!late && unseen[0] < 10 && unseen[1] < 10, "rank %d: unseen %d and %d times of 10",
+                  world.rank, unseen[0], unseen[1]);
     setenv("EMULATOR_STREAMS", saved, 1);
     free(saved);
 }
