@@ -613,23 +613,6 @@ TEST(a_missing_barrier_shows) {
     }
 }
 
-// test_cuda.sh shows no GPU, an old one and an old driver to the trainer.
-TEST(the_environment_makes_another_gpu) {
-    size_t available, total;
-    void *p;
-    int count = -1;
-    Setting memory("EMULATOR_MEMORY", "1000"), devices("EMULATOR_DEVICES", "8");
-    OK(cudaMemGetInfo(&available, &total));
-    CHECK(available <= total && total == 1000);
-    FAILS(cudaMalloc(&p, 1001), cudaErrorMemoryAllocation);
-    OK(cudaGetDeviceCount(&count));
-    CHECK(count == 8);
-    Setting visible("CUDA_VISIBLE_DEVICES", "3");
-    OK(cudaGetDeviceCount(&count));
-    CHECK(count == 1);
-    FAILS(cudaSetDevice(1), cudaErrorInvalidDevice);
-}
-
 // ---- orders of the streams ----
 
 // Pinned memory is read when the copy's turn comes; other memory before the call returns.
@@ -647,8 +630,8 @@ static bool reused(int pinned) {
     return first;
 }
 
-// cudaMemcpy from pageable memory, and any cudaMemset, may return before the device is done. Streams
-// that are not cudaStreamNonBlocking wait for the default stream, and it for them.
+// cudaMemcpy from pageable memory, and any cudaMemset, may return before the device is done. The
+// default stream and those that are not cudaStreamNonBlocking wait for each other.
 static bool other_stream(int nonblocking) {
     int one = 1, out[2] = { 0, 0 }, *gpu = upload(out, 2);
     Stream stream(nonblocking ? cudaStreamNonBlocking : cudaStreamDefault);

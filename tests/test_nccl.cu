@@ -277,7 +277,7 @@ TEST(a_stream_for_communication) {
         for (int k = 0; k < 2; k++) unseen[k] += aside_right(order, k);
     }
     if (world.size > 1)                          // alone a sum changes nothing
-        CHECK_MSG(!late && unseen[0] < 10 && unseen[1] < 10, "rank %d: unseen %d and %d times of 10",
+        CHECK_MSG(!late && unseen[0] < 10 && unseen[1] < 10, "rank %d: unseen %d and %d times",
                   world.rank, unseen[0], unseen[1]);
     setenv("EMULATOR_STREAMS", saved, 1);
     free(saved);

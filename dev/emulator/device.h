@@ -1,5 +1,5 @@
-// Functions that a kernel calls, as far as the kernels of this project call them: atomicAdd, a few of
-// mathematics.
+// Functions that a kernel calls, as far as the kernels of this project call them: atomicAdd, and a
+// few of mathematics.
 #pragma once
 #include <math.h>
 #include "block.h"
