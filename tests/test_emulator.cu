@@ -610,6 +610,7 @@ TEST(a_missing_barrier_shows) {
         CHECK(memcmp(x, right, sizeof x) == 0);              // what is right does not depend on it
         race(x, seed, 0);
         CHECK(memcmp(x, right, sizeof x) != 0 && memcmp(x, wrong, sizeof x) != 0);
+        memcpy(wrong, x, sizeof x);                          // the next one differs from this too
     }
 }
 
@@ -647,10 +648,10 @@ static bool other_stream(int nonblocking) {
 // while work is queued is kept until that is done. A bias that no epilogue reads is refused.
 static bool product_queued(int) {
     float x[16], alpha = 2, beta = 1, *pinned;
-    for (int i = 0; i < 16; i++) x[i] = (float)(i % 5 == 0);             // the identity
+    memset(x, 0, sizeof x);
     float *gpu = upload(x, 16);
     OK(cudaMallocHost(&pinned, sizeof x));
-    pinned[0] = -1;
+    for (int i = 0; i < 16; i++) pinned[i] = (float)(i % 5 == 0);        // the identity
     {
         Stream stream(cudaStreamDefault);
         Event event;
@@ -664,6 +665,7 @@ static bool product_queued(int) {
             return cublasLtMatmul(handle, d, &alpha, gpu, l, gpu, l, &beta, gpu, l, gpu, l, NULL,
                                   NULL, 0, stream);
         };
+        OK(cudaMemcpyAsync(gpu, pinned, sizeof x, cudaMemcpyHostToDevice, stream));
         BLAS_OK(product());
         BLAS_OK(cublasLtMatmulDescSetAttribute(d, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &gpu,
                                                sizeof gpu));
@@ -675,7 +677,7 @@ static bool product_queued(int) {
         OK(cudaMemcpyAsync(pinned, gpu, sizeof x, cudaMemcpyDeviceToHost, stream));
         OK(cudaEventRecord(event, stream));
     }
-    bool soon = pinned[0] != -1;
+    bool soon = pinned[0] != 1;
     OK(cudaFree(gpu));                           // waits for all of it
     for (int i = 0; i < 16; i++) CHECK(pinned[i] == (i % 5 == 0 ? 3 : 0));
     OK(cudaFreeHost(pinned));
