@@ -209,10 +209,12 @@ TEST(calls_that_the_emulator_refuses) {
     refused(ncclAllGather(x, gpu, 4, ncclFloat, c, s), "sendbuff, 0x");
     refused(ncclRecv(gpu + 61, 4, ncclFloat, 0, c, s), "goes beyond what is allocated");
     refused(ncclAllGather(gpu, gpu + 60, 1 + 4/world.size, ncclFloat, c, s), "goes beyond");
+    refused(ncclReduceScatter(gpu, gpu + 1, 4, ncclFloat, ncclSum, c, s), "overlap");
     refused(ncclSend(gpu, 4, ncclFloat, world.rank, c, s), "of a rank to itself");
     NCCL_OK(ncclGroupStart());
-    NCCL_OK(ncclAllGather(gpu, gpu, 4, ncclFloat, c, s));
-    CHECK(ncclAllGather(gpu, gpu, 4, ncclFloat, c, 0) == ncclInvalidUsage);      // another stream
+    NCCL_OK(ncclAllGather(gpu + 4*world.rank, gpu, 4, ncclFloat, c, s));
+    CHECK(ncclAllGather(gpu + 4*world.rank, gpu, 4, ncclFloat, c, 0)             // another stream
+          == ncclInvalidUsage);
     CHECK(ncclGroupEnd() == ncclInvalidUsage);
     download(x, gpu, 64);
     refused(ncclSend(gpu, 4, ncclFloat, 0, c, s), "is not memory of the device");    // freed

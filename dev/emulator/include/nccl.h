@@ -327,7 +327,7 @@ static inline void group_enqueue(const std::vector<Request> &group) {
 // ---- checks of a call's arguments ----
 
 // A call that NCCL would refuse, or for which the behaviour is undefined on a GPU (a host pointer,
-// a buffer that is too short), returns an error here.
+// a buffer that is too short or overlaps), returns an error here.
 
 // NCCL can access what a GPU can: device memory and pinned host memory.
 static inline ncclResult_t check_buffer(const char *call, const char *name, const void *p,
@@ -341,6 +341,18 @@ static inline ncclResult_t check_buffer(const char *call, const char *name, cons
                   call, name, bytes, p);
 }
 
+// Buffers may overlap only if the collective works in place: the shorter buffer is this rank's part
+// of the longer one.
+static inline ncclResult_t check_overlap(const Request &q, const char *call, size_t from_bytes,
+                                         size_t to_bytes) {
+    size_t bytes = q.call.count * bytes_of(q.call.type), own = (size_t)q.comm->rank * bytes;
+    const char *from = q.from + (q.call.kind == REDUCE_SCATTER ? own : 0);
+    const char *to = q.to + (q.call.kind == ALL_GATHER ? own : 0);
+    if (from == to || q.from >= q.to + to_bytes || q.to >= q.from + from_bytes) return ncclSuccess;
+    return refuse(ncclInvalidArgument, "%s: sendbuff and recvbuff overlap, and are not in place",
+                  call);
+}
+
 static inline ncclResult_t check_buffers(const Request &q, const char *call) {
     size_t bytes = q.call.count * bytes_of(q.call.type), all = bytes * (size_t)q.comm->size;
     bool root = q.comm->rank == q.call.peer;
@@ -350,7 +362,8 @@ static inline ncclResult_t check_buffers(const Request &q, const char *call) {
     if (kind == BROADCAST && !root) from = 0;
     if (kind == REDUCE && !root) to = 0;
     ncclResult_t e = check_buffer(call, "sendbuff", q.from, from);
-    return e == ncclSuccess ? check_buffer(call, "recvbuff", q.to, to) : e;
+    if (e == ncclSuccess) e = check_buffer(call, "recvbuff", q.to, to);
+    return e == ncclSuccess && from && to ? check_overlap(q, call, from, to) : e;
 }
 
 // Every call comes here. It is checked, then queued, or appended to the open group.
