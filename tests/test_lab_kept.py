@@ -87,7 +87,7 @@ SET = """0.8 0.4 119 1.4 2.5 0.1 0.5 0.95 1.46 1.98 0.667 1.5 0.9 1.1 0.02 512 1
     80 40 75""".split()
 
 
-RAW = ["runs", "cells", "points", "curves", "seconds", "losses", "repeated", "controls", "local_points", "tuned",
+RAW = ["runs", "cells", "branches", "curves", "seconds", "losses", "repeated", "controls", "local_points", "tuned",
        "shares", "context", "calibration", "updates", "rates", "machine"]
 
 

@@ -13,6 +13,8 @@ import math
 import os
 from collections import namedtuple
 
+import numpy as np
+
 import _path
 import fit
 import lab
@@ -118,7 +120,7 @@ def write(e, cells):
     e.table("seeds", [*OF, "seed", "target_nats", "noise_scale_tokens"],
             [[c["size"], c["tokens"], s["seed"], s["target"], s["noise"]]
              for c in cells for s in c["seeds"]])
-    e.table("points", [*OF, "seed", "batch_tokens", "updates"],
+    e.table("branches", [*OF, "seed", "batch_tokens", "updates"],
             [[c["size"], c["tokens"], s["seed"], p[0], p[2]]
              for c in cells for s in c["seeds"] for p in s["points"]])
 
@@ -131,7 +133,7 @@ def knees(e):
     for cell in e.rows("cells"):
         of = {key: cell[key] for key in OF}
         for s in e.rows("seeds", **of):
-            own = e.rows("points", seed=s["seed"], **of)
+            own = e.rows("branches", seed=s["seed"], **of)
             if len(own) >= 4:
                 found.setdefault(tuple(of.values()), {})[s["seed"]] = fit.least_squares(
                     [p["batch_tokens"] for p in own], [p["updates"] for p in own])[1]
@@ -145,8 +147,9 @@ def interval(values):
 def exponents(b_crit, x):
     """For each seed the slope of log B_crit. b_crit: {cell: {seed: B_crit}}, x: {cell: value}."""
     shared = set.intersection(*(set(of) for of in b_crit.values()))
-    return [fit.line([math.log(x[cell]) for cell in b_crit],
-                     [math.log(of[seed]) for of in b_crit.values()])[0] for seed in sorted(shared)]
+    return [np.polyfit([math.log(x[cell]) for cell in b_crit],
+                       [math.log(of[seed]) for of in b_crit.values()], 1)[0]
+            for seed in sorted(shared)]
 
 
 def conclude(e):
@@ -176,7 +179,10 @@ def conclude(e):
             "The critical batch size against the tokens trained, both logarithmic, a line for each "
             "model size: the lines rise together and lie close to each other."),
             caption="Each point is the mean of the seeds; bars: 90%.")
-    e.decide(verdict)
+    if verdict or e.size == "tiny":
+        e.decide(verdict)
+    else:
+        e.verdict("undecided", "not all of its sizes are measured yet")
 
 
 def draw(plt, found):
