@@ -39,7 +39,7 @@ PLAN = [
              "none", "4b83485"),
     Endpoint("02_size",
              "exponent of B_crit in parameters, 35k to 3.2M, after 1,048,576 tokens", -0.2, 0.1,
-             "seeds 21 to 24", "two sizes each: 0.02 +- 0.11 and -0.15 +- 0.07", "none",
+             "seeds 21 to 24", "two sizes each: 0.02 +- 0.11 and -0.15 +- 0.07", "none", "7951fd6",
              plan="6355702"),
     Endpoint("03_small_noisy",
              "validation loss with 1 sequence an update less that with 64, at a training loss of "
