@@ -19,8 +19,8 @@ import kept
 import lab
 
 TINY = testing.Tiny()
-LABELS = ["01_one_step", "02_knee", "02_local", "03_small_noisy", "04_one_device", "07_schedules",
-          "08_fits", "10_replayed"]
+LABELS = ["01_one_step", "02_knee", "02_local", "02_size", "03_small_noisy", "04_one_device",
+          "07_schedules", "08_fits", "10_replayed"]
 DRAWS = testing.find_python() is not None
 
 
