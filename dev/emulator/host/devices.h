@@ -56,7 +56,6 @@ struct Attribute { const void *kernel; int dynamic_bytes; Attribute *next; };
 struct Device {
     cudaError_t last_error;
     Allocation *allocations, *pinned;  // device memory; pinned host memory
-    size_t used;
     Attribute *attributes;             // kernels with more dynamic shared memory
     int current;                       // set by cudaSetDevice
 };

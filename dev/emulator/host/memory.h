@@ -30,19 +30,25 @@ static inline cudaError_t allocate(Allocation **list, void **p, size_t bytes) {
     return cudaSuccess;
 }
 
-static inline bool is_allocated(const Allocation *list, const void *p) {
-    while (list && list->data != p) list = list->next;
-    return list;
-}
-
-static inline size_t release(Allocation **list, void *p) {
-    while ((*list)->data != p) list = &(*list)->next;
+// Waits for the device: queued operations may still use the memory.
+static inline cudaError_t release(Allocation **list, void *p) {
+    if (!p) return cudaSuccess;
+    while (*list && (*list)->data != p) list = &(*list)->next;
+    if (!*list) return cudaErrorInvalidValue;
+    cudaError_t refused = refuse_wait();
+    if (refused != cudaSuccess) return refused;
+    wait_for_all();
     Allocation *found = *list;
-    size_t bytes = found->bytes;
     *list = found->next;
     free(found->data);
     free(found);
-    return bytes;
+    return cudaSuccess;
+}
+
+static inline size_t memory_left(void) {
+    size_t left = memory_total();
+    for (Allocation *a = device.allocations; a; a = a->next) left -= a->bytes;
+    return left;
 }
 
 }  // namespace emulator
@@ -54,25 +60,16 @@ template <class T> static inline cudaError_t cudaMalloc(T **p, size_t bytes) {
     *p = nullptr;
     cudaError_t refused = emulator::refuse_wait();
     if (bytes == 0 || refused != cudaSuccess) return emulator::result(refused);
-    if (bytes > emulator::memory_total() - emulator::device.used)
-        return emulator::result(cudaErrorMemoryAllocation);
+    if (bytes > emulator::memory_left()) return emulator::result(cudaErrorMemoryAllocation);
     cudaError_t e = emulator::allocate(&emulator::device.allocations, (void **)p, bytes);
-    if (e == cudaSuccess) emulator::device.used += bytes;
     if (e == cudaSuccess) emulator::count_memory(*p, bytes);
     return emulator::result(e);
 }
 
-// Waits for the device: queued operations may still use the memory.
 static inline cudaError_t cudaFree(void *p) {
-    if (!p) return emulator::result(cudaSuccess);
-    if (!emulator::is_allocated(emulator::device.allocations, p))
-        return emulator::result(cudaErrorInvalidValue);
-    cudaError_t refused = emulator::refuse_wait();
-    if (refused != cudaSuccess) return emulator::result(refused);
-    emulator::wait_for_all();
-    emulator::count_forget(p);
-    emulator::device.used -= emulator::release(&emulator::device.allocations, p);
-    return emulator::result(cudaSuccess);
+    cudaError_t e = emulator::release(&emulator::device.allocations, p);
+    if (e == cudaSuccess) emulator::count_forget(p);
+    return emulator::result(e);
 }
 
 template <class T> static inline cudaError_t cudaMallocHost(T **p, size_t bytes) {
@@ -82,19 +79,12 @@ template <class T> static inline cudaError_t cudaMallocHost(T **p, size_t bytes)
     return emulator::result(emulator::allocate(&emulator::device.pinned, (void **)p, bytes));
 }
 static inline cudaError_t cudaFreeHost(void *p) {
-    if (!p) return emulator::result(cudaSuccess);
-    if (!emulator::is_allocated(emulator::device.pinned, p))
-        return emulator::result(cudaErrorInvalidValue);
-    cudaError_t refused = emulator::refuse_wait();
-    if (refused != cudaSuccess) return emulator::result(refused);
-    emulator::wait_for_all();
-    emulator::release(&emulator::device.pinned, p);
-    return emulator::result(cudaSuccess);
+    return emulator::result(emulator::release(&emulator::device.pinned, p));
 }
 
 static inline cudaError_t cudaMemGetInfo(size_t *available, size_t *total) {
     *total = emulator::memory_total();
-    *available = *total - emulator::device.used;
+    *available = emulator::memory_left();
     return emulator::result(cudaSuccess);
 }
 
