@@ -377,6 +377,11 @@ TEST(memory_goes_where_it_should) {
 #ifdef EMULATOR
     OK(cudaMemcpy(pinned, gpu, sizeof host, cudaMemcpyDeviceToHost));
     CHECK(pinned[0] == -1 && pinned[3] == -1);               // a NaN as float
+    size_t left, total;
+    OK(cudaMemGetInfo(&left, &total));
+    CHECK(left <= total - 2*sizeof host);
+    FAILS(cudaMemcpy(gpu, host, sizeof host + 1, cudaMemcpyHostToDevice), cudaErrorInvalidValue);
+    FAILS(cudaFree(gpu + 1), cudaErrorInvalidValue);
 #endif
     OK(cudaMemcpyAsync(gpu, host, sizeof host, cudaMemcpyHostToDevice));
     OK(cudaMemcpy(other, gpu, sizeof host, cudaMemcpyDeviceToDevice));
