@@ -31,7 +31,7 @@ SIZES = {"35k": Size(2, 2, 32, 4e-3, (1, 4, 8, 32, 128)),
          "85M": Size(12, 12, 768, 2.5e-4, (1, 8, 32, 128))}
 ENDPOINT = "35k", "119k", "0.8M", "3.2M"
 T, MEMORY = 32, 2 ** 21
-CELLS = {"tiny": [("35k", 4096), ("35k", 8192)], "quick": [("35k", 2 ** 18), ("119k", 2 ** 18)],
+CELLS = {"tiny": [("35k", 8192), ("35k", 12288)], "quick": [("35k", 2 ** 18), ("119k", 2 ** 18)],
          "full": [(size, 2 ** power) for power, sizes in [
              (18, ("35k", "119k", "3.2M")), (19, ("35k",)), (20, ("35k", "119k", "3.2M", "85M"))]
              for size in sizes]}
@@ -46,7 +46,7 @@ def arguments(parser):
 
 def seeds(e):
     """(the one that chooses, those that measure)"""
-    return e.pick((20, (21,)), (20, (21, 22)), (20, (21, 22, 23, 24)))
+    return e.pick((20, (21, 22)), (20, (21, 22)), (20, (21, 22, 23, 24)))
 
 
 def plan_of(e, size, tokens, rate):
@@ -209,8 +209,8 @@ def main():
     e = lab.Experiment(
         2, "size", title="The knee over model size", arguments=arguments,
         question="Does a larger model bear a larger batch, or only a longer trained one?",
-        prediction="After 1,048,576 tokens, from 35k to 3.2M parameters, B_crit grows as parameters "
-        "to the power of -0.2 to 0.1.")
+        prediction="After 1,048,576 tokens, from 35k to 3.2M parameters, B_crit grows as "
+        "parameters to the power of -0.2 to 0.1.")
     if e.args.cell:
         measure(e, e.args.cell[0], int(e.args.cell[1]))
         return
