@@ -11,9 +11,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # What may be at most: source is everything that is counted, tests included.
-caps="source lines 80000
-source bytes 3715000
-tests lines 27500
+caps="source lines 75200
+source bytes 3500000
+tests lines 25250
 files in_git 556"
 
 counted() {
