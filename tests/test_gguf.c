@@ -1,11 +1,11 @@
 // gguf.h and gguf_gpt2.h: files built here field by field, as the format is described, are read to
 // the bit; what is damaged or hostile is refused in one line; what is written is read back.
 #define PROGRAM "test_gguf"
-#include "../dev/data/tokenizer.h"
 #include "../dev/files/gguf_gpt2.h"
 #include "../dev/base/rng.h"
 #include "files.h"
 #include "test.h"
+#include "tokenizers.h"
 
 // ---- files built by hand ----
 
@@ -282,15 +282,6 @@ static bool write_file(const char *path, const Config *c, FloatType type, const 
     free(scratch);
     free(h.text);
     return fd >= 0 && file_close(fd, path, err) && put;
-}
-
-static bool same_tokenizer(const Tokenizer *a, const Tokenizer *b) {
-    return a->vocab_size == b->vocab_size && a->eot == b->eot && a->n_merges == b->n_merges
-        && !memcmp(a->start, b->start, (size_t)(a->vocab_size + 1) * sizeof *a->start)
-        && !memcmp(a->text, b->text, a->start[a->vocab_size])
-        && !memcmp(a->kind, b->kind, (size_t)a->vocab_size)
-        && !memcmp(a->byte_id, b->byte_id, sizeof a->byte_id)
-        && !memcmp(a->merges, b->merges, (size_t)a->n_merges * sizeof *a->merges);
 }
 
 static const char merging[] =

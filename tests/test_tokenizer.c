@@ -4,9 +4,9 @@
 #define PROGRAM "test_tokenizer"
 #include "../dev/data/bpe_train.h"
 #include "../dev/base/rng.h"
-#include "../dev/data/tokenizer.h"
 #include "files.h"
 #include "test.h"
+#include "tokenizers.h"
 
 
 static WordCounts counts_of(const char *text, size_t n) {
@@ -205,15 +205,6 @@ TEST(training_by_hand) {
 }
 
 // ---- files ----
-
-static bool same_tokenizer(const Tokenizer *a, const Tokenizer *b) {
-    return a->vocab_size == b->vocab_size && a->eot == b->eot && a->n_merges == b->n_merges
-        && !memcmp(a->start, b->start, (size_t)(a->vocab_size + 1) * sizeof *a->start)
-        && !memcmp(a->text, b->text, a->start[a->vocab_size])
-        && !memcmp(a->kind, b->kind, (size_t)a->vocab_size)
-        && !memcmp(a->byte_id, b->byte_id, sizeof a->byte_id)
-        && !memcmp(a->merges, b->merges, (size_t)a->n_merges * sizeof *a->merges);
-}
 
 // A tokenizer.json of the 256 bytes, with more tokens and merges as wanted; `form` has three %s.
 static char *json_with(const char *form, const char *tokens, const char *merges,

@@ -100,8 +100,8 @@ static inline int threads_allowed(int n) {
 #endif
 
 // From now on this thread reads and writes numbers below 1.2e-38 as 0. The probability of a token
-// that does not occur becomes as small, and an Intel processor takes some 150 cycles for each
-// operation on such a number: training was 20 times as slow. Other processors take no longer.
+// that does not occur becomes as small, and an Intel processor is slow at such numbers: an update of
+// 0.8M parameters took 179 ms after 1,200 updates, and takes 19 so.
 static inline void flush_subnormals(void) {
 #ifdef __SSE__
     _mm_setcsr(_mm_getcsr() | 0x8040);

@@ -31,6 +31,7 @@ SIZES = {"35k": Size(2, 2, 32, 4e-3, (1, 4, 8, 32, 128)),
          "85M": Size(12, 12, 768, 2.5e-4, (1, 8, 32, 128))}
 ENDPOINT = "35k", "119k", "0.8M", "3.2M"
 T, MEMORY = 32, 2 ** 21
+# full: what has been measured of the plan.
 CELLS = {"tiny": [("35k", 8192), ("35k", 12288)], "quick": [("35k", 2 ** 18), ("119k", 2 ** 18)],
          "full": [(size, 2 ** power) for power, sizes in [
              (18, ("35k", "119k", "3.2M")), (19, ("35k",)), (20, ("35k", "119k", "3.2M", "85M"))]
