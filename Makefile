@@ -159,12 +159,12 @@ test: $(NEEDS_$(PART))
 endif
 
 build-all:                       # all programs that test-all runs
-	@$(MAKE) $(BESIDE) all $(TESTS) $(EMULATED) $(CPU_LADDERS) $(BUILD)/compare $(LESSON_PROGRAMS) $(WITH_MPI)
+	@$(MAKE) $(BESIDE) all $(TESTS) $(EMULATED) $(CPU_LADDERS) $(BUILD)/compare $(LESSON_PROGRAMS) $(BUILD)/one_step $(WITH_MPI)
 
 test-all: build-all              ## every test: with CUDA emulated, MPI, Python, and what takes long
 	@tests/run.sh $(TESTS) $(filter $(BUILD)/emulated/test_%,$(EMULATED)) $(wildcard tests/test_*.sh tests/test_*.py)
 
-lab: all $(WITH_MPI)             ## the batch-size laboratory, quick: lab/report.html in about 11 minutes
+lab: all $(BUILD)/one_step $(WITH_MPI)             ## the batch-size laboratory, quick: lab/report.html in about 11 minutes
 	@$(PYTHON_HERE)
 	@$(PYTHON) scripts/lab/shared/report.py --run --quick
 

@@ -128,12 +128,11 @@ def test_readme_numbers():
 # ---- committing ----
 
 def test_keep_refuses():
-    """A tiny run, one without its figures or that is not there, and a path of this machine; a
+    """A tiny run, one that is not there, and a path of this machine; a
     quotient, a rate and a name with a slash are words."""
     out = os.path.join(TMP, "refuses")
     os.makedirs(os.path.join(out, "04_one_device"))
     for change, word in [({"size": "tiny"}, "a --tiny run is for tests"),
-                         ({"drawn": False}, "04_one_device.py --redraw"),
                          ({"why": "/home/somebody/lab/x"}, "a path of this machine, /home/some"),
                          ({"why": "1/(1 + B/B_crit), 2 tokens/s, ./train_gpt2/a, n / (n/u)"}, "")]:
         with open(os.path.join(out, "04_one_device", "result.json"), "w", encoding="utf-8") as f:

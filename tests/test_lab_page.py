@@ -58,7 +58,7 @@ def test_page_measured():
     found = [tuple(map(float, pair.split(","))) for pair in re.findall(r"\{ ([0-9., ]+) \}", rows)]
     assert found == [(row["trained_tokens"], round(row["b_crit"], 2)) for row in
                      kept.table("02_local", "local") if not row["refused"] and row["seq_len"] == 32]
-    lines = {line["model"]: line for line in kept.read("04_one_device", "fit.json")["fits"]
+    lines = {line["model"]: line for line in kept.table("04_one_device", "line")
              if line["threads"] == 1}
     for model in page.MODELS:
         if "machine" in model:

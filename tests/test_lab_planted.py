@@ -10,6 +10,7 @@ import types
 sys.dont_write_bytecode = True   # before the next line, so that it leaves no __pycache__
 import testing
 from testing import load, near
+import numpy as np
 
 sys.path[:0] = testing.LAB_ROOMS
 import endpoints
@@ -46,21 +47,16 @@ def share_held(draw, draws, *args):
 
 def test_intervals_hold_the_truth():
     """Each 90% interval of the laboratory holds its planted truth in about nine draws of ten: the
-    mean of few normal values (two standard errors of two values would in 70%), both means of two
-    groups, the median of any, an exponent, B_crit of a noisy sweep, the line of a device of which
-    every fourth block is slow."""
+    mean of few normal values (two standard errors of two values would in 70%), a ratio, the median
+    of any, an exponent, B_crit of a noisy sweep, the line of a device of which every fourth block
+    is slow."""
     rng = random.Random(4)
 
-    def mean(n, scatter=1.0, together=1):
-        return (5.0, *fit.mean_interval([rng.gauss(5.0, scatter) for _ in range(n)],
-                                        together=together)[1:])
+    def mean(n):
+        return (5.0, *fit.mean_interval([rng.gauss(5.0, 1.0) for _ in range(n)])[1:])
 
     def ratio():
         return (2.0, *fit.ratio_interval([math.log(2.0) + rng.gauss(0, 0.2) for _ in range(4)])[1:])
-
-    def both_means():
-        ends = mean(12, 0.02, 2), mean(12, 0.5, 2)
-        return 1, *((0, 2) if all(a <= x <= b for x, a, b in ends) else (2, 3))
 
     def median(n):
         return (math.log(2.0), *fit.median_interval([rng.expovariate(1.0) for _ in range(n)])[1:])
@@ -79,32 +75,27 @@ def test_intervals_hold_the_truth():
                            for x in slow] for i in range(7)}
         return 20.0, *device.fit_line(times, 40).b_half[1:]
     for draw, args, draws, least, most in [
-            (mean, (2,), 1000, 0.86, 0.94), (mean, (3,), 1000, 0.86, 0.94),
-            (mean, (12,), 1000, 0.86, 0.94), (both_means, (), 1000, 0.86, 0.94),
+            (mean, (2,), 1000, 0.86, 0.94), (mean, (12,), 1000, 0.86, 0.94),
             (ratio, (), 1000, 0.86, 0.94), (median, (5,), 1000, 0.88, 0.98),
-            (median, (9,), 1000, 0.88, 0.98), (median, (13,), 1000, 0.88, 0.98),
-            (exponent, (), 300, 0.85, 0.95), (b_crit, (), 60, 0.80, 0.99),
-            (b_half, (), 50, 0.78, 1.0)]:
+            (median, (13,), 1000, 0.88, 0.98), (exponent, (), 300, 0.85, 0.95),
+            (b_crit, (), 40, 0.80, 0.99), (b_half, (), 40, 0.78, 1.0)]:
         held = share_held(draw, draws, *args)
         assert least <= held <= most, (draw.__name__, args, held)
 
 
 def test_planted_knee():
-    """Exact without noise. The best rate's runs of the quick sweep differ by 2 to 8% from seed to
-    seed: with 4%, nine of ten fits are within 5%, and all on average."""
+    """Exact without noise, and without bias with the 4% by which seeds differ."""
     found = fit.knee(planted_points(random.Random(1), 0.0), draws=3)
     near(found.s_min, 80.0)
     near(found.b_crit, 2000.0)
     assert found.rms < 1e-6 and found.reason is None
     rng, errors = random.Random(2), []
-    for _ in range(100):
+    for _ in range(60):
         points = planted_points(rng, 0.04)
         a, b, rms = fit.least_squares([p.batch for p in points], [p.median for p in points])
         errors.append((math.log(a / 80.0), math.log(b / 2000.0)))
         assert 0.004 < rms < 0.08, rms
-    for of in zip(*errors):
-        assert sum(abs(x) < math.log(1.05) for x in of) >= 0.86 * len(of)
-        assert abs(sum(of) / len(of)) < 0.01
+    assert all(abs(statistics.mean(of)) < 0.02 for of in zip(*errors)), errors
 
 
 def test_planted_endless_seeds():
@@ -131,21 +122,31 @@ def test_fit_refuses():
         assert word in found.reason and (word != "edge" or math.isnan(found.b_crit)), found
 
 
-def test_fit_best_rate():
+def test_fit_formulas():
+    """Values by hand, printed quantiles of Student's t, published seconds of a ring; nothing from
+    one value, and no median's interval from four."""
     tried = {1e-3: [90, 80, 85], 2e-3: [60, None, 70], 4e-3: [50, None, None]}
     point = fit.best_rate(64, tried)
     assert (point.lr, point.median, point.edge) == (2e-3, 70, False), point
     assert fit.best_rate(64, {1e-3: [None, None, 5], 2e-3: [None] * 3}) is None
-
-
-def test_fit_formulas():
-    """The knee is where S is twice S_min; published numbers of the rest."""
-    assert fit.predicted_updates(2000, 80, 2000) == 160
-    size = 2 * 124.4e6                                       # 124M in bf16 over 8
+    assert fit.predicted_updates(2000, 80, 2000) == 160      # the knee: twice S_min
     for bandwidth_, seconds in [(12.5e9, 35e-3), (1.25e9, 349e-3)]:
-        near(fit.ring_seconds(size, 8, bandwidth_), seconds, 0.01)
-    assert fit.ring_seconds(size, 1, 1.0, 1.0) == 0.0
+        near(fit.ring_seconds(2 * 124.4e6, 8, bandwidth_), seconds, 0.01)    # 124M in bf16 over 8
+    assert fit.ring_seconds(1e8, 1, 1.0, 1.0) == 0.0
     near(fit.ring_seconds(0, 8, 1.0, 1e-3), 14e-3)
+    near(fit.jackknife([1, 2, 3, 6], lambda rest: sum(rest) / len(rest)),
+         fit.deviation([1, 2, 3, 6]) / 2, 1e-9)              # of a mean: the standard error
+    assert fit.jackknife([1, 2], lambda rest: None) == math.inf
+    for p, degrees, value in [(0.95, 1, 6.313752), (0.975, 4, 2.776445), (0.975, 60, 2.000298)]:
+        near(fit.student_t(p, degrees), value)
+    assert fit.median_interval([5, 3, 1, 2, 4]) == (3, 1, 5)
+    assert all(map(math.isnan, fit.median_interval([1.0, 2.0, 3.0, 4.0])[1:]))
+    for few in ([1.0], [1.0, math.inf], [math.nan, 1.0]):
+        assert all(map(math.isnan, fit.mean_interval(few)[1:])), few
+    near(fit.slowest([2.0, 1.0], 2), 1.75)
+
+
+def test_fit_device():
     found = fit.fit_device([32, 64, 512, 4096], [1e-3 + 1e-5 * n for n in [32, 64, 512, 4096]])
     near(found.fixed, 1e-3)
     near(found.per_token, 1e-5)
@@ -155,37 +156,18 @@ def test_fit_formulas():
     assert 1e-3 < busy.fixed < 2e-3 and 1e-6 < 512 * busy.per_token < 2e-6, busy
 
 
-def test_fit_lines():
-    exponent, low, high = fit.power_law([1, 4, 16, 64], [3 * b ** 0.25 for b in (1, 4, 16, 64)])
-    near(exponent, 0.25, 1e-9)
-    assert high - low < 1e-6
-    near(fit.jackknife([1, 2, 3, 6], lambda rest: sum(rest) / len(rest)),
-         fit.deviation([1, 2, 3, 6]) / 2, 1e-9)              # of a mean: the standard error
-    assert fit.jackknife([1, 2], lambda rest: None) == math.inf
-
-
-def test_fit_crossing():
-    """Half way in the loss is the geometric mean of the updates; outside there is no crossing."""
-    near(fit.crossing([100, 400, 1600], [2.0, 1.8, 1.7], 1.9), 200, 1e-9)
-    near(fit.crossing([1600, 100, 400], [1.7, 2.0, 1.8], 1.7), 1600, 1e-9)
-    assert fit.crossing([100, 400], [2.0, 1.8], 1.7) is None
-    assert fit.crossing([100, 400], [2.0, 1.8], 2.1) is None
-    near(fit.crossing([1, 2, 4], [math.inf, 2.0, 1.0], 1.5), 2 * math.sqrt(2), 1e-9)
-
-
-def test_fit_intervals():
-    """Printed quantiles of Student's t; nothing from one value, and no median's interval from four;
-    the mean of the largest of n draws."""
-    for p, degrees, value in [(0.95, 1, 6.313752), (0.975, 4, 2.776445), (0.975, 60, 2.000298)]:
-        near(fit.student_t(p, degrees), value)
-    assert fit.median_interval([5, 3, 1, 2, 4]) == (3, 1, 5)
-    assert all(map(math.isnan, fit.median_interval([1.0, 2.0, 3.0, 4.0])[1:]))
-    for few in ([1.0], [1.0, math.inf], [math.nan, 1.0]):
-        assert all(map(math.isnan, fit.mean_interval(few)[1:])), few
-    rng, seconds = random.Random(4), [1.0, 1.1, 1.3, 2.0, 1.05]
-    for n in (1, 2, 8):
-        drawn = sum(max(rng.choice(seconds) for _ in range(n)) for _ in range(20000)) / 20000
-        near(fit.slowest(seconds, n), drawn, 5e-3)
+def test_fit_crossings():
+    """Half way in the loss is the geometric mean of the updates, or the mean of seconds; outside
+    there is no crossing."""
+    for runs, losses, target, wanted in [
+            ([100, 400, 1600], [2.0, 1.8, 1.7], 1.9, 200),
+            ([1600, 100, 400], [1.7, 2.0, 1.8], 1.7, 1600), ([100, 400], [2.0, 1.8], 1.7, None),
+            ([100, 400], [2.0, 1.8], 2.1, None),
+            ([1, 2, 4], [math.inf, 2.0, 1.0], 1.5, 2 * math.sqrt(2))]:
+        found = fit.crossing(runs, losses, target)
+        assert found == wanted or abs(found / wanted - 1) < 1e-9, (runs, target, found)
+    assert fit.first_at([(1.0, 3.0), (2.0, 2.0), (4.0, 1.0), (5.0, 2.0)], 1.5) == 3.0
+    assert fit.first_at([(1.0, 3.0)], 3.0) == 1.0 and fit.first_at([(1.0, 3.0)], 2.9) is None
 
 
 def test_endpoint_verdicts():
@@ -212,33 +194,24 @@ def test_endpoint_verdicts():
 
 # One parameter direction after another: gradient, curvature, standard deviation of one token's
 # gradient. The constants follow by hand, with P = 1.
-G, H, S = [0.3, -0.2, 0.1], [1.0, 0.5, 0.2], [2.0, 1.5, 1.0]
-SLOPE = sum(g * g for g in G)
-BEND = sum(h * g * g for g, h in zip(G, H))
-B_NOISE = sum(h * s * s for h, s in zip(H, S)) / BEND
+G, H, S = np.array([[0.3, -0.2, 0.1], [1.0, 0.5, 0.2], [2.0, 1.5, 1.0]])
+SLOPE, BEND = G @ G, H @ G ** 2
+B_NOISE = H @ S ** 2 / BEND
 E_MAX, DL_MAX = SLOPE / BEND, SLOPE * SLOPE / BEND / 2
 
 
-def step_falls(rng, rates, batch):
-    """The falls of the loss by a step at each rate, with one draw of the batch for all."""
-    noisy = [g + rng.gauss(0.0, s / math.sqrt(batch)) for g, s in zip(G, S)]
-    along, bend = sum(a * b for a, b in zip(G, noisy)), sum(h * d * d for h, d in zip(H, noisy))
-    return [rate * along - rate * rate / 2 * bend for rate in rates]
-
-
-def planted_steps(draws, seed=1, off=1.0, scale=1.0):
-    """Steps whose falls come from the quadratic. off: the prediction of B_noise is so many times
-    too small; scale: of the rates that were tried, beside the best."""
-    rng, steps = random.Random(seed), one_step.Steps.__new__(one_step.Steps)
-    steps.slope, steps.curvature, steps.loss = SLOPE, BEND, 2.0
-    steps.e_max, steps.dl_max, steps.b_noise = E_MAX, DL_MAX, B_NOISE / off
-    steps.lists = {"noise_curvature": [B_NOISE * BEND / off] * 64}
+def planted_steps(draws, seed=1, scale=1.0):
+    """Steps whose falls come from the quadratic, with one draw of the batch for all rates. scale:
+    of the rates that were tried, beside the best."""
+    rng, steps = np.random.default_rng(seed), one_step.Steps.__new__(one_step.Steps)
+    steps.lists = {"noise_curvature": [B_NOISE * BEND] * 64, "curvature": [BEND],
+                   "e_max": [E_MAX], "dl_max": [DL_MAX], "b_noise": [B_NOISE]}
     steps.falls = {}
-    for k in range(-4, 5):
-        batch = B_NOISE * 2.0 ** k
-        rates = [scale * E_MAX / (1 + B_NOISE / batch) * 2.0 ** j for j in range(-3, 3)]
-        made = [step_falls(rng, rates, batch) for _ in range(draws)]
-        steps.falls[batch] = dict(zip(rates, map(list, zip(*made))))
+    for batch in (B_NOISE * 2.0 ** k for k in range(-4, 5)):
+        rates = scale * E_MAX / (1 + B_NOISE / batch) * 2.0 ** np.arange(-3, 3)
+        noisy = G + rng.normal(size=(draws, 3)) * S / math.sqrt(batch)
+        falls = np.outer(rates, noisy @ G) - np.outer(rates ** 2, noisy ** 2 @ H) / 2
+        steps.falls[batch] = rates, falls
     return steps
 
 
@@ -247,41 +220,34 @@ def test_planted_steps():
     the planted one in most of 30 experiments."""
     for scale in (1.0, 1.3):
         m = one_step.Measured(planted_steps(8000, scale=scale), draws=20)
-        for found, wanted in zip([*m.fits["fall"], m.fits["rate"][0]], [DL_MAX, B_NOISE, E_MAX]):
-            near(found, wanted, 0.02)
+        near(m.fit[0], DL_MAX, 0.02)
+        near(m.fit[1], B_NOISE, 0.02)
         for batch, fall in m.fall.items():
             near(fall, DL_MAX / (1 + B_NOISE / batch), 0.05)
-    ranges = [one_step.Measured(planted_steps(32, seed), draws=60).ratios()["b_noise"]
-              for seed in range(30)]
-    assert sum(low <= 1.0 <= high for low, high in ranges) >= 22, ranges
+            near(m.rate[batch], E_MAX / (1 + B_NOISE / batch), 0.1)
+    held = 0
+    for seed in range(30):
+        _, (what, *_, low, high) = one_step.Measured(planted_steps(32, seed), draws=60).rows()
+        held += what == "b_noise" and low <= 1.0 <= high
+    assert held >= 22, held
 
 
 def test_steps_curves():
-    """The best of a parabola, or the last rate where it rises. A point that is known badly hardly
-    moves the fit; one below zero is left out."""
-    rates = [1.0, 2.0, 4.0, 8.0]
-    rate, best = one_step.parabola(rates, [6 * e - e * e for e in rates])     # best at 3, 9 high
+    """The best of a parabola, or the last rate where it rises; a half that chose its rate does not
+    report it. A point that is known badly hardly moves the fit; one below zero is left out."""
+    rates = np.array([1.0, 2.0, 4.0, 8.0])
+    curve = 6 * rates - rates ** 2                           # best at 3, 9 high
+    near(one_step.near_best(rates, curve)[0], 3.0)
+    assert one_step.near_best(rates, rates) == (8.0, slice(3, 4))
+    fall, rate = one_step.tuned(rates, [curve[:, None], curve[:, None] + [[0, 2]]])
+    near(fall, 9.5)
     near(rate, 3.0)
-    near(one_step.at_rate(rates, [6 * e - e * e for e in rates], rate, best), 9.0)
-    assert one_step.parabola(rates, rates) == (8.0, None)
-    assert one_step.at_rate(rates, rates, 8.0, None) == 8.0
     points = {2.0 ** k: 3.0 / (1 + 100.0 / 2.0 ** k) for k in range(2, 12)}
     errors = dict.fromkeys(points, 0.05)
     points[4.0], errors[4.0], points[8.0] = 9.0, 20.0, -1.0
     for found, wanted in zip(one_step.curve_fit(points, errors), (3.0, 100.0)):
         near(found, wanted, 0.01)
     assert one_step.curve_fit({b: -1.0 for b in points}, errors) is None
-
-
-def test_steps_endpoint():
-    """Only the rows of B_noise and Adam's direction count, and only with both checkpoints."""
-    rows = [{"checkpoint": name, "direction": direction, "quantity": quantity, "ratio_low": 0.9,
-             "fitted_over_predicted": 1.0, "ratio_high": 1.1}
-            for name in ("constant", "annealed") for direction in ("adam", "sgd")
-            for quantity in ("b_noise", "dl_max")]
-    assert one_step.endpoint(rows) == [("constant rate", 1.0, 0.9, 1.1),
-                                       ("annealed rate", 1.0, 0.9, 1.1)]
-    assert one_step.endpoint(rows[:4]) == []
 
 
 # ---- 2: the sweep, on runs that are computed ----
@@ -336,7 +302,7 @@ class PlantedRun:
         return updates if updates * self.batch <= self.most else None
 
 
-SIZE = knee.Size("one", 2, 2, 32, 2e-3, 4e5, 2e3, knee.batches(128, 8192, 2.0))
+SIZE = knee.Size("35k", 2e-3, 4e5, 2e3, knee.batches(128, 8192, 2.0))
 
 
 def planted_sweep(**how):
@@ -371,7 +337,7 @@ def test_sweep_finds_rates():
         point = point_of(found, batch)
         near(point.lr, best, 1e-9)
         assert not point.edge and len(point.updates) == 2, point
-        seeds = [n.split("_")[3] for n in e.jobs if n.startswith(f"one_b{batch}_")]
+        seeds = [n.split("_")[3] for n in e.jobs if n.startswith(f"35k_b{batch}_")]
         assert seeds.count("s2") == 1 and seeds.count("s1") <= knee.MOST_RATES, e.jobs
         assert seeds.count("s3") == 1, seeds
     far = next(b for b in every if b.batch == 8192)
@@ -394,7 +360,7 @@ def test_sweep_and_luck():
     near(point.median, 100 * 1.2 * (1 + B_CRIT[2.0] / 1024), 1e-9)
     luck = {(8192, 1): {8e-3: 0.7}, (8192, 2): {8e-3: 1.2}}
     e, _, found = planted_sweep(bottom={8192: 4e-3}, luck=luck)
-    assert any(name.startswith("one_b8192_lr0.004000_s1_to2_in") for name in e.jobs)
+    assert any(name.startswith("35k_b8192_lr0.004000_s1_to2_in") for name in e.jobs)
     near(point_of(found, 8192).lr, 4e-3, 1e-9)
 
 
@@ -421,7 +387,7 @@ def grown(exponent, factor=1.0):
             for b in [8 * 2 ** i for i in range(12)]:
                 n = length / b_crit * (1 + b_crit / b)
                 points.append(fit.Point(b, 1e-3, [n, n], n, False))
-            found.append(knee.Growth(size, "weights", target, points, [], fit.knee(points, 5)))
+            found.append(knee.Growth(size, "weights", target, points, fit.knee(points, 5)))
     return found
 
 
@@ -432,10 +398,6 @@ def test_planted_growth():
     (small_, large, ratio, low, high), = knee.between_sizes(grown(0.6, 1.3))
     assert (small_, large) == ("small", "large") and low < 1.3 < high
     near(ratio, 1.3, 1e-3)
-    steeper = grown(0.6)[0]                      # one more parameter, on a curve that has it
-    near(knee.power_of(steeper)[0], 1.0, 1e-3)
-    points = [p._replace(median=100 * (1 + (900 / p.batch) ** 1.4)) for p in steeper.points]
-    near(knee.power_of(steeper._replace(points=points))[0], 1.4, 1e-3)
 
 
 # ---- 2: local knees, on branches that are computed ----
@@ -563,20 +525,17 @@ def test_planted_equal_training():
     the lowest validation loss of any moment, by the first seed alone."""
     run = evals([(3.0, 3.1), (2.0, 2.2), (1.5, 2.0)])
     near(small.gap_at(run, 2.5), 2.65, 1e-9)
-    near(small.gap_at(run, 1.75), 2.1, 1e-9)
     assert small.gap_at(run, 1.4) is None and small.gap_at(run, 3.5) is None
     gaps, level = [0.01, 0.013, 0.011, 0.009, 0.012], [0.3, -0.2, 0.1, 0.0, 0.25]
     repeats = {32: {}, 2048: {}}
     for seed, (gap, by) in enumerate(zip(gaps, level), 2):
         for batch, more in [(32, gap), (2048, 0.0)]:
             repeats[batch][seed] = evals([(t, t + 0.2 + by + more) for t in (3.0, 2.0, 1.45)])
-    equal = small.equal_training(repeats, 1.5)
-    assert [at for at in dict.fromkeys(row[0] for row in equal)] == [2.0, 1.8, 1.6, 1.5]
-    mean, low, high = small.small_less_large(equal, 1.5)
+    mean, low, high = small.small_less_large(small.equal_training(repeats, 1.5))
     near(mean, sum(gaps) / 5, 1e-9)
     near(high - mean, fit.student_t(0.95, 4) * fit.deviation(gaps) / math.sqrt(5))
     near(mean - low, high - mean)
-    assert small.small_less_large(equal, 1.4) is None
+    assert small.equal_training(repeats, 1.4) == []
     rows = [{"batch_tokens": 32.0, "lr": lr, "seed": seed, "train_loss": 1.0, "val_loss": loss}
             for lr, seed, losses in [(1e-3, 1, [2.0, 1.6, 1.9]), (2e-3, 1, [1.8, 1.7, 1.7]),
                                      (1e-3, 2, [2.1, 1.8, 2.0])] for loss in losses]
@@ -611,7 +570,7 @@ def test_device_blocks():
                 {1: 1.0, 2: 1.0}]
     assert device.kept_blocks(controls) == [3], device.kept_blocks(controls)
     assert device.kept_blocks([{**of, 1: 1.0} for of in controls[:2]]) == [0]
-    assert device.uneven_row("uneven", [(5.0, 4.0)] * 5)[-3:] == [1 - 4.0 / 5.0] * 3
+    assert device.uneven_row([(5.0, 4.0)] * 5)[-3:] == [1 - 4.0 / 5.0] * 3
 
 
 def test_device_costs():
@@ -644,8 +603,7 @@ def test_time_blocks():
 
 def test_bandwidth_endpoint():
     """Ratios of seconds over the slowest link, seed by seed, with the t-interval of these seeds
-    alone; the committed verdict is that of the committed table. One worker's run stands in the
-    table once a link, and counts once."""
+    alone."""
     one, two = (10.0, 10.1, 9.9), (20.0, 20.2, 19.8)
 
     def rows(slow, link=25.0):
@@ -661,21 +619,6 @@ def test_bandwidth_endpoint():
     logs = [math.log(2.2), math.log(2.0), math.log(18.0 / 9.9)]
     near(math.log(value), statistics.mean(logs), 1e-9)
     near(math.log(high / low) / 2, 2.9200 * statistics.stdev(logs) / math.sqrt(3), 1e-4)
-    rows = [{"method": method, "seconds_update": took, "modelled_seconds_update": 1.0}
-            for method, took in [("one", 0.9), ("one", 0.9), ("parallel", 0.8), ("parallel", 1.1)]]
-    assert bandwidth.distinct(rows) == [0.8, 0.9, 1.1]
-
-
-def test_bandwidth_one_corpus():
-    """All batches read one corpus, so all losses are on one validation set, and it is large enough
-    for the run that needs most."""
-    e = Planted()
-    e.cap, e.batches, e.every, e.target, e.size_flags = 4e6, [256, 16384], 65536, 1.7, []
-    e.corpus = lambda tokens: tokens
-    flags = [bandwidth.flags(e, batch, 0, 1) for batch in e.batches]
-    corpora = {f[f.index("--data") + 1] for f in flags}
-    steps = [f[f.index("--steps") + 1] * f[f.index("--batch-tokens") + 1] for f in flags]
-    assert len(corpora) == 1 and corpora.pop() >= 1.05 * max(steps), (corpora, steps)
 
 
 # ---- 6 and 7: methods that are both tuned, in pairs ----

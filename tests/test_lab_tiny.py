@@ -21,7 +21,6 @@ import lab
 TINY = testing.Tiny()
 LABELS = ["01_one_step", "02_knee", "02_local", "02_size", "03_small_noisy", "04_one_device",
           "07_schedules", "08_fits", "10_replayed"]
-DRAWS = testing.find_python() is not None
 
 
 def runs_of(label):
@@ -42,26 +41,24 @@ def test_tiny_experiments():
         assert result["verdict"] in ("as predicted", "refuted", "undecided", "observed"), result
         assert (result["endpoint"] != []) == (endpoints.of(label) is not None) or (
             result["verdict"] == "undecided"), label
-        assert result["tables"]["numbers"]["rows"] and bool(result["figures"]) == DRAWS, label
+        assert result["tables"]["numbers"]["rows"] and result["figures"], label
         for figure in result["figures"]:
             assert len(figure["alt"]) > 40, figure
             with open(TINY.path(label, figure["name"] + ".png"), "rb") as f:
                 assert f.read(8) == b"\x89PNG\r\n\x1a\n"
 
 
-def test_tiny_redrawn():
-    """No run is made again, and the result is the same."""
-    for label in LABELS:
+def test_tiny_again():
+    """The same command makes no run again, and the result is the same: where a sweep goes round by
+    round, and where blocks are timed."""
+    for label in ["02_local", "04_one_device"]:
         before = TINY.run(label)
         runs = {name: os.path.getmtime(TINY.path(label, "runs", name))
                 for name in os.listdir(TINY.path(label, "runs"))}
-        done = TINY.start(label, "--redraw")
+        done = TINY.start(label)
         assert done.returncode == 0, done.stderr
         assert runs == {name: os.path.getmtime(TINY.path(label, "runs", name)) for name in runs}
-        again = TINY.run(label)
-        if label != "08_fits":                               # --plan measures this machine
-            assert again["tables"] == before["tables"], label
-        assert again["verdict"] == before["verdict"], label
+        assert TINY.run(label)["tables"] == before["tables"], label
 
 
 # ---- 2 ----
@@ -80,11 +77,9 @@ def first_reached(run, loss):
 
 def test_knee_table():
     """Each point again from the logs: the best rate by seed 1 alone, with neighbours on both sides;
-    the updates of seed 3 at it. The fit's rms is that of its own residuals, and no neighbour of
-    B_crit has less."""
+    the updates of seed 3 at it."""
     points = [p for p in TINY.table("02_knee", "points") if p["reading"] == "weights"]
-    targets = sorted({p["target_nats"] for p in points})
-    assert len(targets) == 2 and len(points) == 8, points
+    assert len(points) == 8 and len({p["target_nats"] for p in points}) == 2, points
     for p in points:
         batch, target, tried = p["batch_tokens"], p["target_nats"], {}
         for run in runs_of("02_knee"):
@@ -96,21 +91,7 @@ def test_knee_table():
         near(p["updates_median"], tried["s3"][best])
         assert best == p["best_lr"] and p["seeds"] == 1, (p, best)
         assert p["edge"] == 0 and min(tried["s1"]) < best < max(tried["s1"]), (p, tried["s1"])
-        assert abs(p["tokens_median"] - batch * p["updates_median"]) < 1.0
-    for target in targets:
-        mine = [p for p in points if p["target_nats"] == target]
-        found = next(f for f in TINY.table("02_knee", "fit")
-                     if (f["target_nats"], f["reading"]) == (target, "weights"))
-
-        def rms(s_min, b_crit, mine=mine):
-            return math.sqrt(statistics.mean(
-                math.log(p["updates_median"] / s_min / (1 + b_crit / p["batch_tokens"])) ** 2
-                for p in mine))
-        s_min, b_crit, least = found["s_min"], found["b_crit"], found["rms"]
-        assert abs(rms(s_min, b_crit) - least) < 1e-6 and least < 0.20, found
-        assert all(rms(s_min * a, b_crit * b) > least
-                   for a, b in [(1.01, 1), (0.99, 1), (1, 1.02), (1, 0.98)])
-        assert found["b_crit_low"] < b_crit < found["b_crit_high"], found
+        near(p["tokens_median"], batch * p["updates_median"])
 
 
 def test_local_table():
@@ -138,7 +119,7 @@ def test_small_table():
         if run.startswith("b"):
             last = TINY.log("03_small_noisy", run, "eval")[-1]
             start, = TINY.log("03_small_noisy", run, "start")
-            assert last["tokens"] == 2 ** 14, (run, last)
+            assert last["tokens"] == 2 ** 13, (run, last)
             assert ("sgd" in run) == (start["optimizer"] == "sgd"), run
             batch, kind, lr, seed = run.split("_")
             found.setdefault((batch, kind), {}).setdefault(seed, {})[lr] = last["val_loss"]
@@ -153,11 +134,11 @@ def test_small_table():
 # ---- 4 ----
 
 def test_device_seconds():
-    """A setting's seconds are the median over blocks of the lower quartile of updates. fit.json has
-    the line through them."""
+    """A setting's seconds are the median over blocks of the lower quartile of updates, and the line
+    goes through them."""
     made, blocks = {}, {}
     for run in runs_of("04_one_device"):
-        if run.startswith(("control_", "even_", "uneven_")):
+        if run.startswith(("control_", "uneven_")):
             continue
         steps = TINY.log("04_one_device", run, "step")[2:]
         start, = TINY.log("04_one_device", run, "start")
@@ -168,16 +149,15 @@ def test_device_seconds():
         setting = row["threads"], tokens, tokens * row["accumulation"]
         blocks.setdefault(setting, []).append(row["seconds"])
         assert any(abs(row["seconds"] - x) <= 1e-6 * x for x in made[setting]), (row, made[setting])
-    assert {len(of) for of in blocks.values()} == {3}, blocks
-    fits = TINY.run("04_one_device")["fit"]["fits"]
-    assert [x["threads"] for x in fits] == sorted({1, lab.processors()}), fits
-    for found in fits:
+    assert {len(of) for of in blocks.values()} == {2}, blocks
+    lines = TINY.table("04_one_device", "line")
+    assert [x["threads"] for x in lines] == sorted({1, lab.processors()}), lines
+    for found in lines:
         passed = [(tokens, statistics.median(of)) for (threads, tokens, batch), of in blocks.items()
                   if (threads, batch) == (found["threads"], tokens)]
         for name, value in zip(("t_0", "tau"), fit.fit_device(*zip(*passed))):
             near(found[name], value)
-        for name, (low, high) in found["intervals"].items():
-            assert low <= found[name] <= high, (name, found)
+            assert found[name + "_low"] <= found[name] <= found[name + "_high"], (name, found)
 
 
 # ---- 7 ----
@@ -238,15 +218,10 @@ def test_fits_measured():
     assert any(abs(row["measured_seconds"] / of - 1) < 1e-6 for of in medians), (row, medians)
 
 
-# ---- 9 and 10 ----
+# ---- 10 ----
 
 def test_curves_and_lanes():
-    """The curves of experiment 2 are what the logs hold; experiment 10 replays its runs."""
-    for row in TINY.table("02_knee", "curves"):
-        run = f"35k_b{row['batch_tokens']}_lr{row['lr']:.6f}_s3_to2.9"
-        assert any(e["step"] == row["step"] and abs(e["val_loss"] - row["val_loss"]) < 1e-6
-                   for name in runs_of("02_knee") if name.startswith(run)
-                   for e in TINY.log("02_knee", name, "eval")), row
+    """Experiment 10 replays the runs of experiment 2."""
     learned = kept.pooled("35k", 2.9, TINY.out)
     lanes = TINY.table("10_replayed", "lanes")
     assert {row["workers"] for row in lanes} == {1, 2, 4, 8}, lanes

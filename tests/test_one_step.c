@@ -34,8 +34,8 @@ static double eval_loss(Lab *x) {
     return sum;
 }
 
-// The true gradient, halved where sequences are cut, plus noise that each sample always repeats.
-static void gradient(Lab *x, float *g, uint64_t first, size_t windows, int T) {
+// The true gradient, plus noise that each sample always repeats.
+static void gradient(Lab *x, float *g, uint64_t first, size_t windows) {
     double sum[N] = {0};
     for (size_t s = 0; s < windows; s++) {
         Rng rng = rng_make(7, first + s);
@@ -44,7 +44,7 @@ static void gradient(Lab *x, float *g, uint64_t first, size_t windows, int T) {
     for (int i = 0; i < N; i++) {
         double mean = 0.0;
         for (int j = 0; j < N; j++) mean += hessian[i][j] * (x->m.zero.masters[j] - centre[j]);
-        g[i] = (float)((T < LENGTH ? 0.5 : 1.0) * mean + sum[i] / (double)windows);
+        g[i] = (float)(mean + sum[i] / (double)windows);
     }
 }
 
@@ -54,7 +54,7 @@ static void plant(Lab *x) {
     memset(x, 0, sizeof *x);
     memset(hessian, 0, sizeof hessian);
     n_falls = 0;
-    x->r.T = x->s.cut = LENGTH;
+    x->r.T = LENGTH;
     x->m.zero.masters = masters;
     open_vectors(x, N);
     for (int k = 0; k < N; k++)
@@ -116,17 +116,6 @@ TEST(prediction_without_a_fit) {
     CHECK_MSG(within(x.e_max, k.e_max, 0.02), "e_max %g, not %g", x.e_max, k.e_max);
     CHECK_MSG(within(x.b_noise, k.b_noise, 0.02), "B_noise %g, not %g", x.b_noise, k.b_noise);
     CHECK(printed_length > 0.0);
-}
-
-// The step follows half the gradient: the best rate doubles, and the fall stays.
-TEST(prediction_of_cut_sequences) {
-    static Lab x;
-    plant(&x);
-    Known k = known_truth(&x);
-    x.s.cut = LENGTH / 2;
-    predict(&x);
-    CHECK_MSG(within(x.e_max, 2.0 * k.e_max, 0.02), "e_max %g, not %g", x.e_max, 2.0 * k.e_max);
-    CHECK_MSG(within(x.b_noise, 4.0 * k.b_noise, 0.04), "%g, not %g", x.b_noise, 4.0 * k.b_noise);
 }
 
 // The mean fall at every batch and rate is the formula's, within four standard errors; no draw

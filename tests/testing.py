@@ -66,13 +66,13 @@ class Tiny:
         os.environ.update(MPLCONFIGDIR=self.out,             # nothing in the user's home
                           OMP_WAIT_POLICY="passive")
 
-    def start(self, label, *flags, python=(), **env):
+    def start(self, label, *flags, **env):
         """Runs an experiment, whatever becomes of it; flags may name another --out."""
         if not os.access(os.path.join(ROOT, "train_gpt2"), os.X_OK):
             raise Skip("train_gpt2 (make)")
-        return subprocess.run([*(python or [self.python]), lab_path(label + ".py"), "--tiny",
-                               "--out", self.out, *flags], capture_output=True, text=True,
-                              check=False, cwd=ROOT, env={**os.environ, **env})
+        return subprocess.run([self.python, lab_path(label + ".py"), "--tiny", "--out", self.out,
+                               *flags], capture_output=True, text=True, check=False, cwd=ROOT,
+                              env={**os.environ, **env})
 
     def run(self, label):
         """Its result."""

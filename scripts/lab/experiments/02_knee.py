@@ -29,13 +29,13 @@ TARGETS = [2.5, 2.25, 2.0, 1.8, 1.7, 1.6, 1.5, 1.4]
 # rate: the first to try, at 16 sequences. tokens: roughly what the lowest target takes at a small
 # batch, and knee: where tokens begin to rise; a run stops at twice what these two predict.
 # batches: {tokens: the lowest target it trains to}; batches far below B_crit need not go further.
-Size = namedtuple("Size", "name layers heads channels rate tokens knee batches")
+Size = namedtuple("Size", "name rate tokens knee batches")
 
 # A line of the table `runs`: updates to the target, or None.
 Row = namedtuple("Row", "size batch lr seed target reading updates")
 
-# One fit: knee is fit.Knee, never the batches that did not reach the target.
-Growth = namedtuple("Growth", "size reading target points never knee")
+# One fit: knee is fit.Knee.
+Growth = namedtuple("Growth", "size reading target points knee")
 
 
 def batches(first, last, lowest, early=()):
@@ -45,29 +45,19 @@ def batches(first, last, lowest, early=()):
 
 
 SIZES = {
-    "full": [Size("119k", 2, 2, 64, 2e-3, 3.5e6, 8e3, batches(64, 16384, 1.4, [2.0, 1.8, 1.6])),
-             Size("35k", 2, 2, 32, 4e-3, 3.5e6, 4e3, batches(64, 8192, 1.7, [2.0, 1.8])),
-             Size("0.8M", 4, 4, 128, 1e-3, 1.5e6, 6e3, batches(128, 8192, 1.4, [1.8, 1.6]))],
-    "quick": [Size("119k", 2, 2, 64, 2e-3, 5e5, 2e3, batches(256, 4096, 2.0, [2.25])),
-              Size("35k", 2, 2, 32, 4e-3, 3e5, 2e3, batches(256, 4096, 2.25))],
-    "tiny": [Size("35k", 2, 2, 32, 4e-3, 8e3, 70.0, batches(32, 256, 2.9))],
+    "full": [Size("119k", 2e-3, 3.5e6, 8e3, batches(64, 16384, 1.4, [2.0, 1.8, 1.6])),
+             Size("35k", 4e-3, 3.5e6, 4e3, batches(64, 8192, 1.7, [2.0, 1.8])),
+             Size("0.8M", 1e-3, 1.5e6, 6e3, batches(128, 8192, 1.4, [1.8, 1.6]))],
+    "quick": [Size("119k", 2e-3, 5e5, 2e3, batches(256, 4096, 2.0, [2.25])),
+              Size("35k", 4e-3, 3e5, 2e3, batches(256, 4096, 2.25))],
+    "tiny": [Size("35k", 4e-3, 8e3, 70.0, batches(32, 256, 2.9))],
 }
-
-
-def arguments(parser):
-    parser.add_argument("--sizes", metavar="NAMES", help="only these models, as in 35k,119k; a "
-                        "model of your own is a row of SIZES")
 
 
 def settings(e):
     e.sizes = SIZES[e.size]
     e.tuned, e.fresh = e.pick(tiny=([1], [3]), quick=([1], [3]), full=([1, 2], [3, 4, 5, 6]))
     e.targets = e.pick([3.0, 2.9], TARGETS, TARGETS)
-    if e.args.sizes:
-        names = e.args.sizes.split(",")
-        if not set(names) <= {size.name for size in e.sizes}:
-            lab.fail(f"--sizes {e.args.sizes}: there are {', '.join(s.name for s in e.sizes)}")
-        e.sizes = [size for size in e.sizes if size.name in names]
 
 
 # ---------------------------------------------------------------- runs
@@ -91,8 +81,7 @@ def job(e, size, batch, power, seed, target, most, again=False):
     every = T * e.pick(48, 512, 1024)
     name = f"{size.name}_b{batch}_lr{rate(size, power):.6f}_s{seed}_to{target:g}"
     return lab.Job(name + (f"_in{math.ceil(most / batch)}" if again else ""), [
-        "--data", corpus(e), "--layers", size.layers, "--heads", size.heads,
-        "--channels", size.channels, "--seq-len", T, "--micro-batch", min(batch // T, 64),
+        "--data", corpus(e), *lab.model(size.name, T), "--micro-batch", min(batch // T, 64),
         "--batch-tokens", batch, "--lr", f"{rate(size, power):.6g}", "--lr-schedule", "constant",
         "--warmup-tokens", e.pick(2, WARMUP, WARMUP) * batch,
         "--beta2", f"{lab.half_life_beta2(batch, at=128 * T):.7g}",
@@ -260,14 +249,12 @@ def measure(rows):
     for row in rows:
         together.setdefault((row.size, row.reading, row.target), {}).setdefault(
             row.batch, []).append(row)
-    wide = {size.name: size.layers * size.channels ** 2 for size in SIZES["full"]}
     for (size, reading, target), own in sorted(together.items(), key=lambda at: (
-            wide.get(at[0][0], 0), at[0][1] != "weights", -at[0][2])):
-        points = {b: point(runs) for b, runs in sorted(own.items())
-                  if any(row.seed in kept.TUNED for row in runs)}
-        there = [p for p in points.values() if p]
-        found.append(Growth(size, reading, target, there, [b for b, p in points.items() if not p],
-                            fit.knee(there)))
+            list(lab.MODELS).index(at[0][0]), at[0][1] != "weights", -at[0][2])):
+        points = [point(runs) for _, runs in sorted(own.items())
+                  if any(row.seed in kept.TUNED for row in runs)]
+        there = [p for p in points if p]
+        found.append(Growth(size, reading, target, there, fit.knee(there)))
     return found
 
 
@@ -278,17 +265,6 @@ def fitted(found, reading="weights"):
 def fewest(points):
     """The fewest tokens of a curve that were measured."""
     return min(p.median * p.batch for p in points)
-
-
-def nearest(g, share):
-    """The point whose batch is nearest to that share of B_crit."""
-    return min(g.points, key=lambda p: abs(math.log(p.batch / (share * g.knee.b_crit))))
-
-
-def excess(g, share):
-    """Its tokens over the fewest measured."""
-    p = nearest(g, share)
-    return p.median * p.batch / fewest(g.points)
 
 
 def misfit(found, low, high):
@@ -335,12 +311,6 @@ def between_sizes(found):
     return rows
 
 
-def zhang(tokens):
-    """Zhang et al. 2024: a batch of 22.91 D^0.47 sequences of 512 costs 20% more data, D in
-    millions of tokens. By E = E_min (1 + B/B_crit) that batch is 0.2 B_crit: B_crit in tokens."""
-    return 5.0 * 512.0 * 22.91 * (tokens / 1e6) ** 0.47
-
-
 # ---------------------------------------------------------------- tables
 
 def write(e, found):
@@ -352,19 +322,12 @@ def write(e, found):
               fit.predicted_updates(p.batch, g.knee.s_min, g.knee.b_crit)]
              for g in found for p in g.points])
     e.table("fit", ["size", "reading", "target_nats", "s_min", "b_crit", "b_crit_low",
-                    "b_crit_high", "e_min", "rms", "power", "rms_power", "refused"],
-            [[g.size, g.reading, g.target, *numbers_of(g), g.knee.reason] for g in found])
+                    "b_crit_high", "e_min", "rms", "refused"],
+            [[g.size, g.reading, g.target, *numbers_of(g.knee), g.knee.reason] for g in found])
 
 
-def numbers_of(g):
-    k = g.knee
-    return [None] * 8 if k.reason else [k.s_min, k.b_crit, k.low, k.high, k.s_min * k.b_crit, k.rms,
-                                        *power_of(g)]
-
-
-def power_of(g):
-    """(power, rms) of the formula with one more parameter, S = S_min (1 + (B_crit/B)^power)."""
-    return fit.knee_power([p.batch for p in g.points], [p.median for p in g.points])
+def numbers_of(k):
+    return [None] * 6 if k.reason else [k.s_min, k.b_crit, k.low, k.high, k.s_min * k.b_crit, k.rms]
 
 
 def spread(p):
@@ -383,8 +346,6 @@ def tell(e, found):
             print(f"{of}: no fit, because {g.knee.reason}")
         else:
             e.found(f"B_crit of {of}", g.knee.b_crit, g.knee.low, g.knee.high)
-        if g.never:
-            print(f"{of}: not reached within a run's tokens at {g.never}")
     if fits:
         tell_fits(e, fits)
     for small, large, ratio, low, high in between_sizes(fits):
@@ -397,10 +358,6 @@ def tell(e, found):
         slope = exponent([g for g in fits if g.size == size])
         if slope:
             e.found(f"exponent of B_crit in the fewest tokens measured, {size} alone", *slope)
-    last = max(fits, key=lambda g: fewest(g.points), default=None)
-    if last:
-        e.found("B_crit by Zhang et al. 2024 at the most of these tokens",
-                zhang(fewest(last.points)))
 
 
 def tell_fits(e, fits):
@@ -413,19 +370,12 @@ def tell_fits(e, fits):
     if logs:
         e.found(f"updates of {large.batch} tokens over {small.batch}, {fits[-1].size} to "
                 f"{fits[-1].target:g} nats, all {len(logs)} seeds", *fit.ratio_interval(logs))
-    for name, share in [("B_crit", 1.0), ("B_crit/4", 0.25)]:
-        over = [excess(g, share) for g in fits]
-        for which, value in [("least", min(over)), ("most", max(over))]:
-            e.found(f"tokens at the batch nearest {name} over the fewest measured, {which}", value)
-    for words, low, high in [("below B_crit/8", 0.0, 0.125), ("from B_crit/4 to B_crit", 0.25, 1.0),
+    for words, low, high in [("below B_crit/8", 0.0, 0.125),
                              ("above 3 B_crit", 3.0, math.inf)]:
         own = misfit(fits, low, high)
         if own:
             e.found(f"share of points above the fit, {words}", mean(x > 1 for x in own))
-    powers = [power_of(g) for g in fits]
-    e.found("exponent in S = S_min (1 + (B_crit/B)^a), median", median(a for a, _ in powers))
     e.found("rms error of the formula, median", median(g.knee.rms for g in fits))
-    e.found("rms error with that exponent, median", median(rms for _, rms in powers))
 
 
 # ---------------------------------------------------------------- the figure
@@ -456,8 +406,7 @@ def draw_curve(ax, g, times, colour, marker):
     ax.plot([p.batch for p in g.points], [times(p) * p.median for p in g.points], color=colour,
             linewidth=1.3, marker=marker, markersize=5, label=f"{g.target:g} nats")
     for p in g.points:
-        there = [times(p) * n for n in p.updates if n is not None]
-        ax.plot([p.batch] * 2, [min(there), max(there)], color=colour, linewidth=1.3)
+        ax.plot([p.batch] * 2, [times(p) * n for n in spread(p)], color=colour, linewidth=1.3)
         if p.edge:
             ax.plot([p.batch], [times(p) * p.median], color=colour, marker=marker, markersize=5,
                     markerfacecolor="white")
@@ -478,7 +427,7 @@ def figure(e, found):
 
 def main():
     e = lab.Experiment(
-        2, "knee", title="The knee", arguments=arguments,
+        2, "knee", title="The knee",
         question="How many updates, and how many tokens, does a loss take at each batch size?",
         prediction="About S = S_min (1 + B_crit/B): twice the batch takes half the updates far "
         "below B_crit, and hardly fewer far above it. B_crit grows as the loss falls; at one loss "
@@ -487,7 +436,8 @@ def main():
         settings(e)
         every = sweep(e)
         for s in e.sizes:
-            e.setting(f"{s.name}: {s.layers} layers of {s.channels} channels, batches of "
+            layers, _, channels = lab.MODELS[s.name]
+            e.setting(f"{s.name}: {layers} layers of {channels} channels, batches of "
                       f"{min(s.batches):,} to {max(s.batches):,} tokens, sequences of {T}.")
         e.setting(f"AdamW at a constant rate after {WARMUP} updates of warm-up, which count; beta2 "
                   f"by the half-life rule; seeds that tune: {len(e.tuned)}, fresh ones that are "

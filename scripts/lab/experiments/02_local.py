@@ -19,9 +19,7 @@ import kept
 import lab
 import local_knee
 
-Size = namedtuple("Size", "name layers heads channels rate")
-SIZES = {s.name: s for s in [Size("119k", 2, 2, 64, 2e-3), Size("35k", 2, 2, 32, 4e-3),
-                             Size("0.8M", 4, 4, 128, 2e-3)]}
+RATES = {"119k": 2e-3, "35k": 4e-3, "0.8M": 2e-3}            # of the run that branches leave
 
 # One model, its sequences of T tokens. moments: tokens trained. ks: batches in units of the
 # smallest, which is 256 tokens. fresh: seeds that are reported.
@@ -53,12 +51,11 @@ def arguments(parser):
 # ---------------------------------------------------------------- runs
 
 def plan_of(e, group):
-    size = SIZES[group.size]
     return local_knee.Plan(
-        f"{size.name}_T{group.T}", ["--layers", size.layers, "--heads", size.heads, "--channels",
-                                    size.channels, "--seq-len", group.T], group.T,
-        e.corpus(e.pick(10 ** 6, 32 * 10 ** 6, 32 * 10 ** 6)), e.pick(64, 256, 256), size.rate,
-        e.pick(200.0, 3000.0, 3000.0), group.moments, group.ks, e.pick(2048, 65536, 65536))
+        f"{group.size}_T{group.T}", lab.model(group.size, group.T), group.T,
+        e.corpus(e.pick(10 ** 6, 32 * 10 ** 6, 32 * 10 ** 6)), e.pick(64, 256, 256),
+        RATES[group.size], e.pick(200.0, 3000.0, 3000.0), group.moments, group.ks,
+        e.pick(2048, 65536, 65536))
 
 
 def rates(e, plan, group):
@@ -234,10 +231,7 @@ def draw_growth(plt, knees, constant):
     for i, (name, rows) in enumerate([("from the start, at a constant rate", constant),
                                       ("from a checkpoint, to the next 0.1 nats", local)]):
         if rows:
-            x, b, low, high = zip(*rows)
-            bars = [[m - n for m, n in zip(b, low)], [n - m for m, n in zip(b, high)]]
-            ax.errorbar(x, b, yerr=bars, color=lab.COLOURS[i], marker=lab.MARKERS[i],
-                        linestyle=lab.LINES[i], capsize=2, label=name)
+            lab.errorbar(ax, i, *zip(*rows), linestyle=lab.LINES[i], label=name)
     lab.log_axis(ax.xaxis)
     lab.log_axis(ax.yaxis)
     ax.legend(loc="upper left")

@@ -4,22 +4,18 @@ batches from one sequence to hundreds, after as many tokens, for AdamW and SGD. 
 does noise make a model generalise better?
 
     scripts/lab/experiments/03_small_noisy.py --quick
-    scripts/lab/experiments/03_small_noisy.py --only repeated     ten minutes of one core
-
-The part that is not run is taken from the committed tables.
 """
+import itertools
 import math
 from collections import namedtuple
 
 import _path
 import numpy as np
 import fit
-import kept
 import lab
 
 T, BETA2 = 32, 0.95
 LOWEST, HIGHEST = -6, 12             # learning rates: a rule's `first` times these powers of two
-LEVELS = [0.5, 0.3, 0.1, 0.0, -0.1]  # nats above the planned training loss: all that are compared
 
 # A way to train. first: a learning rate at one sequence; beta2 of a batch is BETA2 to `power`.
 Rule = namedtuple("Rule", "name optimizer first beta2")
@@ -28,23 +24,18 @@ FIXED = Rule("AdamW, β2 = 0.95", "adamw", 1e-3, lambda batch, most: BETA2)
 SGD = Rule("SGD", "sgd", 2.0 ** -4, None)
 
 
-def arguments(parser):
-    parser.add_argument("--only", choices=["fresh", "repeated"],
-                        help="make the runs on fresh or on repeated data alone")
-
-
 def plan_of(e):
     """Batches in sequences. Every point has `tokens`; the largest batch at least 500 updates."""
-    return {"tokens": e.pick(2 ** 14, 2 ** 19, 2 ** 22),
+    return {"tokens": e.pick(2 ** 13, 2 ** 19, 2 ** 22),
             "batches": e.pick([1, 4, 16], [1, 4, 16, 64], [1, 4, 16, 64, 256]),
             "fixed": e.pick([1], [1], [1, 4]), "sgd": e.pick([1], [1, 64], [1, 16, 256]),
             "seeds": e.pick([1, 2], [1, 2, 3], [1, 2, 3]),
-            "eval": e.pick(8192, 131072, 262144),
+            "eval": e.pick(1024, 131072, 262144),
             # Repeated data: batches in tokens, tokens of one epoch, epochs.
             "repeated": e.pick([64, 512], [32, 512], [32, 2048]),
             "repeated_seeds": e.pick([1, 2, 3], [1, 2, 3], [1, 2, 3, 4, 5, 6]),
             "level": e.pick(4.0, 2.5, 1.5),                  # the planned training loss
-            "epoch": e.pick(50_000, 50_000, 200_000), "epochs": e.pick(1, 6, 16)}
+            "epoch": e.pick(20_000, 50_000, 200_000), "epochs": e.pick(1, 6, 16)}
 
 
 # ---------------------------------------------------------------- runs
@@ -66,7 +57,7 @@ class Fresh(lab.Tuned):
 
 def fresh_job(e, plan, own, power, seed):
     tokens, batch, most = plan["tokens"], own.batch, max(plan["batches"])
-    flags = ["--data", e.corpus(tokens), *e.model(), "--micro-batch", min(batch, 16),
+    flags = ["--data", e.corpus(tokens), *lab.model("35k", T), "--micro-batch", min(batch, 16),
              "--batch-tokens", batch * T, "--steps", tokens // (batch * T),
              "--lr", f"{own.rate(power):g}", "--lr-schedule", "cosine",
              "--warmup-tokens", tokens // 20, "--weight-decay", 0, "--seed", seed,
@@ -114,12 +105,12 @@ def repeat_job(e, plan, batch, power, seed):
     """Linear decay to zero, so that the noise of a constant rate is gone at the end."""
     total = plan["epoch"] * plan["epochs"]
     return lab.Job(f"repeat_b{batch}_lr{2e-3 * 2.0 ** power:.6f}_s{seed}", [
-        "--data", e.corpus(plan["epoch"], least=plan["epoch"]), "--layers", 2, "--heads", 2,
-        "--channels", e.pick(32, 64, 64), "--seq-len", T, "--micro-batch", min(batch // T, 16),
+        "--data", e.corpus(plan["epoch"], least=plan["epoch"]),
+        *lab.model(e.pick("35k", "119k", "119k"), T), "--micro-batch", min(batch // T, 16),
         "--batch-tokens", batch, "--tokens", total, "--lr", f"{2e-3 * 2.0 ** power:.6g}",
         "--lr-schedule", "linear", "--final-lr-frac", 0, "--warmup-tokens", total // 50,
         "--beta2", f"{lab.half_life_beta2(batch):.7g}", "--eval-every",
-        max(1, round(total / 32 / batch)), "--eval-tokens", e.pick(8192, 16384, 65536),
+        max(1, round(total / 32 / batch)), "--eval-tokens", e.pick(1024, 16384, 65536),
         "--eval-train", "--seed", seed], cost=total, thin=20)
 
 
@@ -182,18 +173,9 @@ def exponent(curves):
 def gap_at(evals, train):
     """Validation loss at the moment when the training loss, evaluated at the same moments, first
     falls to `train`: linear between two evaluations. None if it does not."""
-    last = None
-    for x in evals:
-        now = x["train_loss"], x["val_loss"]
-        if not all(map(lab.number, now)):
-            return None
-        if now[0] <= train:
-            if last is None:
-                return None
-            share = (last[0] - train) / (last[0] - now[0])
-            return last[1] + share * (now[1] - last[1])
-        last = now
-    return None
+    points = list(itertools.takewhile(lambda at: all(map(lab.number, at)),
+                                      ((x["val_loss"], x["train_loss"]) for x in evals)))
+    return fit.first_at(points, train) if points and points[0][1] > train else None
 
 
 def best_repeats(rows):
@@ -214,22 +196,18 @@ def best_repeats(rows):
     return found
 
 
-def equal_training(repeats, planned):
-    """[(training loss, batch, seed, validation loss)] at each of LEVELS that all runs reached."""
-    found = []
-    for level in [planned + more for more in LEVELS]:
-        own = [(level, b, seed, gap_at(evals, level)) for b, seeds in repeats.items()
-               for seed, evals in seeds.items()]
-        found += own if all(row[-1] is not None for row in own) else []
-    return found
+def equal_training(repeats, level):
+    """[(training loss, batch, seed, validation loss)] at that training loss; empty where one run
+    did not reach it."""
+    found = [(level, b, seed, gap_at(evals, level)) for b, seeds in repeats.items()
+             for seed, evals in seeds.items()]
+    return found if all(row[-1] is not None for row in found) else []
 
 
-def small_less_large(equal, level):
-    """(mean, low, high) of the smallest batch's validation loss less the largest's, seed by seed;
-    None where some run did not get so low."""
-    by = {(b, seed): loss for at, b, seed, loss in equal if at == level}
-    if not by:
-        return None
+def small_less_large(equal):
+    """(mean, low, high) of the smallest batch's validation loss less the largest's, seed by
+    seed."""
+    by = {(b, seed): loss for _, b, seed, loss in equal}
     small, large = min(by)[0], max(by)[0]
     return fit.mean_interval([by[small, s] - by[large, s] for b, s in sorted(by) if b == small])
 
@@ -255,55 +233,37 @@ def draw(plt, curves, repeats, titles, level):
 
 def draw_rates(ax, curves, title):
     """Without what lies far above the best."""
-    own = [c for c in curves if c.rule == KEPT.name]
-    low = min(c.mean for c in own)
+    low = min(c.mean for c in curves)
+    own = [c for c in curves if c.rule == KEPT.name and c.mean <= low + 0.16]
     for i, c in enumerate(own):
-        shown = [(lr, loss) for lr, loss in c.tried.items() if loss <= low + 0.16]
-        if not shown:
-            continue
+        shown = [at for at in c.tried.items() if at[1] <= low + 0.16]
         ax.plot([x for x, _ in shown], [y for _, y in shown], color=lab.COLOURS[i],
-                marker=lab.MARKERS[i], markersize=5)
-        ax.annotate(f"{c.batch}", min(shown, key=lambda at: at[1]), xytext=(0, -16), ha="center",
-                    textcoords="offset points", color=lab.COLOURS[i])
+                marker=lab.MARKERS[i], markersize=5, label=f"{c.batch}")
     ax.set_ylim(low - 0.03, low + 0.16)
-    rate_axis(ax, sorted({lr for c in own for lr in c.tried}))
+    ax.legend(title="sequences an update")
+    powers_axis(ax, sorted({lr for c in own for lr in c.tried})[::2])
     lab.axes(ax, "peak learning rate", "validation loss (nats a token)", title)
 
 
-def rate_axis(ax, values):
-    """Every second one in plain numbers."""
+def powers_axis(ax, values):
     ax.set_xscale("log", base=2)
-    ax.set_xticks(values[::2], [f"{value:g}" for value in values[::2]])
+    ax.set_xticks(values, [f"{value:g}" for value in values])
     ax.minorticks_off()
 
 
 def draw_best(ax, curves, title):
-    """The seeds as points, a line through their means. An arrow tells of a mean far above."""
+    """The seeds as points, a line through their means; what lies far above is left out."""
     low = min(c.mean for c in curves)
-    placed = {KEPT.name: (-28, "right"), FIXED.name: (-44, "left"), SGD.name: (26, "left")}
-    for i, (rule, (below, side)) in enumerate(placed.items()):
-        own = [c for c in curves if c.rule == rule and math.isfinite(c.mean)]
-        if not own:
-            continue
+    for i, rule in enumerate((KEPT, FIXED, SGD)):
+        own = [c for c in curves if c.rule == rule.name and math.isfinite(c.mean)]
         ax.plot([c.batch for c in own], [c.mean for c in own], color=lab.COLOURS[i],
-                linestyle=lab.LINES[i], linewidth=1.3)
+                linestyle=lab.LINES[i], linewidth=1.3, label=rule.name)
         points = [(c.batch, loss) for c in own for loss in c.seeds]
         ax.plot([x for x, _ in points], [y for _, y in points], color=lab.COLOURS[i],
                 marker=lab.MARKERS[i], linestyle="none", markersize=5)
-        inside = [c for c in own if c.mean <= low + 0.3] or own[:1]
-        at = inside[-1] if side == "right" else inside[0]
-        ax.annotate(rule, (at.batch, at.mean), xytext=(0, below), ha=side,
-                    textcoords="offset points", color=lab.COLOURS[i])
-        for c in own:
-            if c.mean > low + 0.3:
-                ax.annotate(f"{c.mean:.2f} ↑", (c.batch, low + 0.3), xytext=(0, -12 - 14 * i),
-                            ha="center", textcoords="offset points", color=lab.COLOURS[i])
-    batches = sorted({c.batch for c in curves})
-    ax.set_xscale("log", base=2)
-    ax.set_xticks(batches, [f"{b}" for b in batches])
-    ax.minorticks_off()
-    ax.margins(x=0.12)
-    ax.set_ylim(low - 0.12, low + 0.3)
+    ax.set_ylim(low - 0.05, low + 0.3)
+    ax.legend()
+    powers_axis(ax, sorted({c.batch for c in curves}))
     lab.axes(ax, "sequences an update", "best validation loss (nats a token)", title)
 
 
@@ -327,8 +287,8 @@ def draw_repeats(ax, repeats, title, level):
 
 def titles(gap, growth, level):
     larger = growth and growth[1] > 0.0
-    return (("A larger batch wants a larger rate" if larger else "Every batch has its own rate")
-            + "\n(AdamW; labels: sequences an update)", "The best loss of each batch",
+    return ("A larger batch wants a larger rate (AdamW)" if larger else "Each batch has its rate",
+            "The best loss of each batch",
             f"Repeated data: when the training loss is {level:g}, 1 sequence less 64 is "
             f"{gap[0]:+.3f} nats" if gap else "Repeated data")
 
@@ -341,11 +301,10 @@ def conclude(e, level):
         e.found(f"{c.rule}, {c.batch} sequences an update: validation loss", c.mean, c.low, c.high)
     if growth:
         e.found("exponent of AdamW's best rate in the batch", *growth)
-    for at in dict.fromkeys(row[0] for row in equal):
-        if gap := small_less_large(equal, at):
-            e.found(f"repeated data, at training loss {at:g}: validation loss of the smaller batch "
-                    "less the larger", *gap)
-    gap = small_less_large(equal, level)
+    gap = small_less_large(equal) if equal else None
+    if gap:
+        e.found(f"repeated data, at training loss {level:g}: validation loss of the smaller batch "
+                "less the larger", *gap)
     e.figure("small_noisy", lambda plt: draw(plt, curves, repeats, titles(gap, growth, level),
                                              level),
              alt="Validation loss against learning rate for each batch; the best loss of each "
@@ -358,7 +317,7 @@ def conclude(e, level):
 
 def main():
     e = lab.Experiment(
-        3, "small_noisy", arguments=arguments, title="Small and noisy",
+        3, "small_noisy", title="Small and noisy",
         question="After the same tokens, is a model trained with one sequence an update worse than "
                  "one trained with hundreds? And do noisy gradients generalise better?",
         prediction="On repeated data the batch does not change the validation loss at equal "
@@ -367,15 +326,9 @@ def main():
                    "tokens, one sequence is as good per token as many, SGD too (Marek et al. "
                    "2025).")
     plan = plan_of(e)
-    for kind, make, name in [("fresh", run_fresh, "losses"),
-                             ("repeated", run_repeated, "repeated")]:
-        if e.args.kept:
-            break
-        if e.args.only in (None, kind):
-            make(e, plan)
-        else:
-            e.tables[name] = kept.read(e.label)["tables"][name]
-            e.setting(f"The runs on {kind} data are those of an earlier full run.")
+    if not e.args.kept:
+        run_fresh(e, plan)
+        run_repeated(e, plan)
     conclude(e, plan["level"])
     e.close()
 

@@ -15,16 +15,16 @@ from collections import namedtuple
 from statistics import median
 
 import _path
+import numpy as np
 import fit
 import lab
 
 T = 32                                           # tokens of a sequence
 SLOW = 1.15                                      # a control may take so many times the best one
 JUDGED = "0.8M"                                  # the endpoint's model, on one core
-UNEVEN = {"even": (18, 18), "uneven": (20, 16)}  # sequences of two ranks' shares
+UNEVEN = 20, 16                                  # sequences of two ranks' shares
 PAIR = os.path.join("scripts", "lab", "shared", "pair.sh")
 SPIN = {"GOMP_SPINCOUNT": "10000"}               # threads spin briefly, as is the default
-MODELS = {"35k": (2, 2, 32), "119k": (2, 2, 64), "0.8M": (4, 4, 128)}    # layers, heads, channels
 
 # A value and its 90% interval.
 Range = namedtuple("Range", "value low high")
@@ -44,24 +44,19 @@ def powers(most):
     return [2 ** i for i in range(most.bit_length())]
 
 
-def shape(layers, heads, channels, T):
-    return ["--layers", layers, "--heads", heads, "--channels", channels, "--seq-len", T]
-
-
 def cases(e):
     """Three models on one core, the larger two on all cores as well; on a GPU GPT-2 124M. A model
-    of your own is a row of MODELS."""
-    micro = powers(e.pick(tiny=16, quick=32, full=32))
+    of your own is a row of lab.MODELS."""
+    micro = powers(e.pick(tiny=8, quick=32, full=32))
     if lab.is_cuda(e.args.trainer):
         return [Case("124M", ["--init", "d12", "--seq-len", 1024], 1024, 0, micro, 10 ** 6)]
     found = []
-    for name in e.pick(["35k"], ["119k", "0.8M"], list(MODELS)):
-        layers, _, channels = MODELS[name]
-        tokens = e.pick(10 ** 7, 2 * 10 ** 8, 10 ** 9) // (layers * channels ** 2)
+    for name in e.pick(["35k"], ["119k", "0.8M"], list(lab.MODELS)):
+        layers, _, channels = lab.MODELS[name]
+        tokens = e.pick(10 ** 6, 2 * 10 ** 8, 10 ** 9) // (layers * channels ** 2)
         one = name == "35k" and e.size != "tiny"
         for threads in sorted({1, 1 if one else lab.processors()}):
-            found.append(Case(name, shape(*MODELS[name], T), T, threads, micro,
-                              min(10 ** 6, tokens)))
+            found.append(Case(name, lab.model(name, T), T, threads, micro, min(10 ** 6, tokens)))
     return found
 
 
@@ -75,9 +70,8 @@ def job(e, case, setting, block):
     micro, accumulation = setting
     steps = min(300, max(10, case.tokens // (micro * accumulation * case.T)))
     return lab.Job(f"{case.model}_t{case.threads}_b{micro}_a{accumulation}_block{block}", [
-        "--data", e.corpus(10 ** 6), *case.flags, "--micro-batch", micro, "--batch-tokens",
-        micro * accumulation * case.T, "--steps", steps, "--lr", "1e-3", "--lr-schedule",
-        "constant", "--eval-every", "0", "--eval-tokens", case.T],
+        *e.timing(case.flags, micro * accumulation * case.T, micro, steps), "--lr", "1e-3",
+        "--lr-schedule", "constant"],
         threads=max(1, case.threads), alone=True, env=SPIN if case.threads > 1 else {})
 
 
@@ -89,10 +83,8 @@ def fast_quarter(steps, field="seconds"):
 
 def control_jobs(e, turn):
     """{cores: a fixed timing between two blocks}"""
-    return {n: lab.Job(f"control_t{n}_{turn}", [
-        "--data", e.corpus(10 ** 6), *shape(*MODELS["119k"], 32), "--micro-batch", 16,
-        "--batch-tokens", 512, "--steps", e.pick(10, 60, 200), "--eval-every", 0, "--eval-tokens",
-        32], threads=n, alone=True, env=SPIN if n > 1 else {})
+    return {n: lab.Job(f"control_t{n}_{turn}", e.timing(lab.model("119k", T), 512, 16, e.pick(
+        10, 60, 200)), threads=n, alone=True, env=SPIN if n > 1 else {})
         for n in ([] if lab.is_cuda(e.args.trainer) else sorted({1, lab.processors()}))}
 
 
@@ -104,20 +96,17 @@ def kept_blocks(controls):
     return [i for i, pair in enumerate(zip(fine, fine[1:])) if all(pair)]
 
 
-def pair_jobs(e, block):
-    """{split: two runs at the same time, as ranks of one update with these shares}. The smaller
-    share makes more updates, so that both run as long."""
+def pair_job(e, block):
+    """[two runs at the same time, as ranks of one update with UNEVEN shares]. The smaller share
+    makes more updates, so that both run as long."""
     if lab.is_cuda(e.args.trainer) or lab.processors() < 2:
-        return {}
-    name, sizes = list(MODELS.items())[e.pick(0, 2, 2)]
-    steps = e.pick(6, 12, 30)
-    return {split: lab.Job(f"{split}_{name}_block{block}", [
-        os.path.join(".", "train_gpt2"), "--data", e.corpus(10 ** 6), *shape(*sizes, T),
-        "--micro-batch", one, "--batch-tokens", one * T, "--steps", steps, "--eval-every", 0,
-        "--eval-tokens", T], program=PAIR, alone=True,
+        return []
+    name, steps, (one, two) = e.pick("35k", "0.8M", "0.8M"), e.pick(6, 12, 30), UNEVEN
+    return [lab.Job(f"uneven_{name}_block{block}", [
+        os.path.join(".", "train_gpt2"), *e.timing(lab.model(name, T), one * T, one, steps)],
+        program=PAIR, alone=True,
         env={"SECOND": f"--micro-batch {two} --batch-tokens {two * T} "
-                       f"--steps {math.ceil(steps * one / two)}"})
-        for split, (one, two) in UNEVEN.items()}
+                       f"--steps {math.ceil(steps * one / two)}"})]
 
 
 def both(run):
@@ -129,7 +118,7 @@ def both(run):
 def measure(e):
     """Blocks, each with every setting in turn: a slow phase of the machine hits all of them. More
     blocks, up to a limit, for those between disturbed controls."""
-    blocks, most = e.pick(3, 5, 9), e.pick(3, 7, 20)
+    blocks, most = e.pick(2, 5, 9), e.pick(2, 7, 20)
 
     def control(turn):
         jobs = control_jobs(e, turn)
@@ -139,13 +128,13 @@ def measure(e):
     while made < most and (made < blocks or len(kept_blocks(controls)) < blocks):
         jobs = {(case.model, case.threads, setting): (case, job(e, case, setting, made))
                 for case in cases(e) for setting in settings(case)}
-        splits = pair_jobs(e, made)
-        runs = e.run([*(j for _, j in jobs.values()), *splits.values()])
+        uneven = pair_job(e, made)
+        runs = e.run([*(j for _, j in jobs.values()), *uneven])
         for (model, threads, (b, a)), (case, j) in jobs.items():
             sizes[model, runs[j.name].start["parameters"], case.T] = None
             rows.append([made, model, threads, b * case.T, a, fast_quarter(runs[j.name].steps),
                          fast_quarter(runs[j.name].steps, "seconds_optimizer")])
-        pairs += [[made, split, *both(runs[j.name])] for split, j in splits.items()]
+        pairs += [[made, *both(runs[j.name])] for j in uneven]
         made += 1
         controls.append(control(made))
     chosen = kept_blocks(controls) if e.size != "tiny" else list(range(made))
@@ -155,25 +144,23 @@ def measure(e):
     e.table("controls", ["before_block", "threads", "seconds"],
             [[i, n, took] for i, of in enumerate(controls) for n, took in of.items()])
     e.table("models", ["model", "parameters", "seq_len"], list(sizes))
-    e.table("uneven", ["split", "tokens_one", "tokens_other", "seconds_one", "seconds_other",
-                       "seconds_update", "share_waited", "share_waited_low", "share_waited_high"],
-            [uneven_row(split, [of[2:] for of in pairs if of[1] == split
-                                and (not chosen or of[0] in chosen)])
-             for split in UNEVEN if pairs])
+    chosen_pairs = [pair for i, *pair in pairs if not chosen or i in chosen]
+    e.table("uneven", ["tokens_one", "tokens_other", "seconds_one", "seconds_other",
+                       "share_waited", "share_waited_low", "share_waited_high"],
+            [uneven_row(chosen_pairs)] if pairs else [])
     e.setting(f"{blocks} blocks, each with every setting in turn, one run at a time. Seconds of a "
               "setting: the lower quartile of its updates, then the median of the blocks.")
     e.setting("Layers, heads, channels: " + "; ".join(
-        f"{name} {', '.join(map(str, of))}" for name, of in MODELS.items())
+        f"{name} {', '.join(map(str, of))}" for name, of in lab.MODELS.items())
         + f". T={T}.")
     return len(chosen) >= blocks
 
 
-def uneven_row(split, pairs):
-    """Of a split of 36 sequences over two ranks. waited: the share of an update that the faster of
-    two ranks waits."""
+def uneven_row(pairs):
+    """Of two ranks that share 36 sequences. waited: the share of an update that the faster of them
+    waits."""
     waited = median_range([1.0 - min(pair) / max(pair) for pair in pairs])
-    return [split, *(32 * n for n in UNEVEN[split]), *map(median, zip(*pairs)),
-            median(map(max, pairs)), *waited]
+    return [*(T * n for n in UNEVEN), *map(median, zip(*pairs)), *waited]
 
 
 # ---------------------------------------------------------------- numbers, from the tables
@@ -260,23 +247,17 @@ def draw_speed(ax, series):
     for i, s in enumerate(series):
         colour, (t_0, tau, half) = lab.COLOURS[i], (of.value for of in s.line)
         x, of = list(s.times), [median_range([b / t for t in took]) for b, took in s.times.items()]
-        ax.errorbar(x, [v.value for v in of], [[v.value - v.low for v in of],
-                                               [v.high - v.value for v in of]],
-                    linestyle="none", capsize=2, elinewidth=0.8, color=colour,
-                    marker=lab.MARKERS[i], markersize=5)
+        lab.errorbar(ax, i, x, *zip(*of), linestyle="none",
+                     label=f"{s.where}: b_half {half:.0f} tokens")
         for low, high, dash in [(min(half, s.T) / 2.0 or s.T, s.T, ":"), (s.T, x[-1], "-")]:
-            across = [low * (high / low) ** (j / 50.0) for j in range(51)]
-            ax.plot(across, [b / (t_0 + tau * b) for b in across], color=colour, linestyle=dash)
+            across = np.geomspace(low, high, 51)
+            ax.plot(across, across / (t_0 + tau * across), color=colour, linestyle=dash)
         if half > 0.0:
             ax.plot([half], [half / (2.0 * t_0)], "*", color=colour, markersize=14, zorder=4)
-        ax.annotate(f"{s.where}:\nb_half\n{half:.0f} tokens", (x[-1], x[-1] / (t_0 + tau * x[-1])),
-                    xytext=(9, 0), textcoords="offset points", va="center", color=colour,
-                    fontsize=9)
     lab.log_axis(ax.xaxis, base=2)
     ax.set_xticks(list(series[0].times)[::2])
-    left, right = ax.get_xlim()
-    ax.set_xlim(left, right * (right / left) ** 0.36)        # room for the words
-    ax.set_ylim(0, 1.05 * ax.get_ylim()[1])
+    ax.legend(loc="upper left")
+    ax.set_ylim(0, 1.25 * ax.get_ylim()[1])                  # room for the legend
     ax.yaxis.set_major_formatter(lambda value, _: lab.plain(value))
     lab.axes(ax, "tokens of an update", "tokens a second", f"{series[0].model} parameters")
 
@@ -309,32 +290,23 @@ def draw(plt, series, model):
 def conclude(e, enough):
     series = all_series(e)
     e.table("line", ["model", "parameters", "seq_len", "threads"]
-            + [f"{name}{end}" for name in Line._fields for end in ("", "_low", "_high")]
-            + ["ps_a_token_and_parameter"],
-            [[s.model, s.parameters, s.T, s.threads, *s.line.t_0, *s.line.tau, *s.line.b_half,
-              1e12 * s.line.tau.value / s.parameters] for s in series])
+            + [f"{name}{end}" for name in Line._fields for end in ("", "_low", "_high")],
+            [[s.model, s.parameters, s.T, s.threads, *s.line.t_0, *s.line.tau, *s.line.b_half]
+             for s in series])
     e.table("accumulation", ["model", "micro_batch_tokens", "accumulation"] + [
         f"{name}{end}" for name in ("cost", "predicted", "difference")
         for end in ("", "_low", "_high")],
             [[s.model, b, a, *(x for one in s.costs((b, a)) for x in one)]
              for s in series for b, a in s.accumulated()])
-    e.fit = {"fits": [{"model": s.model, "parameters": s.parameters, "seq_len": s.T,
-                       "threads": s.threads, "t_0": s.line.t_0.value, "tau": s.line.tau.value,
-                       "b_half": s.line.b_half.value,
-                       "intervals": {name: [of.low, of.high]
-                                     for name, of in s.line._asdict().items()}} for s in series]}
     for s in series:
         e.found(f"{s.name()}: b_half in tokens", *s.line.b_half)
     for row in e.rows("accumulation"):
         e.found(f"{row['model']}, {row['accumulation']} micro-batches of "
                 f"{row['micro_batch_tokens']} tokens: longer than one pass, measured less by t_0",
                 *(row["difference" + end] for end in ("", "_low", "_high")))
-    update = {row["split"]: row for row in e.rows("uneven")}
-    if update:
+    for row in e.rows("uneven"):
         e.found("two ranks with 640 and 512 tokens: share of an update that the second waits",
-                *(update["uneven"]["share_waited" + end] for end in ("", "_low", "_high")))
-        e.found("seconds of their update over one with 576 tokens each",
-                update["uneven"]["seconds_update"] / update["even"]["seconds_update"])
+                *(row["share_waited" + end] for end in ("", "_low", "_high")))
     blocks = {row["block"]: row["kept"] for row in e.rows("seconds")}
     e.found(f"blocks discarded of {len(blocks)}", list(blocks.values()).count(0))
     model = JUDGED if any(s.model == JUDGED for s in series) else series[0].model

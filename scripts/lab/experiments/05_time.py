@@ -10,7 +10,6 @@ cores at once: experiment 10 predicts the two cores from it. A block in which th
 slower than the half alone is discarded: something else used the machine. Run it on a machine that
 does nothing else.
 """
-import hashlib
 import json
 import math
 import os
@@ -32,10 +31,9 @@ SLOW = 1.25                                      # a pair may take so many times
 
 # rate: of a batch that experiment 2 does not know. small: tokens of an update; twice as many for
 # the other two arms. tokens: at which a run gives up.
-Model = namedtuple("Model", "name layers heads channels target small tokens rate")
-MODELS = {"full": Model("0.8M", 4, 4, 128, 1.4, 512, 4e6, None),
-          "quick": Model("0.8M", 4, 4, 128, 2.25, 512, 6e5, None),
-          "tiny": Model("35k", 2, 2, 32, 4.0, 64, 4e4, 4e-3)}
+Model = namedtuple("Model", "name target small tokens rate")
+MODELS = {"full": Model("0.8M", 1.4, 512, 4e6, None), "quick": Model("0.8M", 2.25, 512, 6e5, None),
+          "tiny": Model("35k", 4.0, 64, 4e4, 4e-3)}
 ARMS = ["small", "accumulated", "shared"]        # one core, one core, two cores
 
 
@@ -48,16 +46,12 @@ def missing():
 
 # ---------------------------------------------------------------- runs
 
-def shape(e, model, batch):
-    """All arms have micro-batches of `small` tokens, so that their sums have the same terms."""
-    return ["--data", e.corpus(1.1 * model.tokens), "--layers", model.layers, "--heads",
-            model.heads, "--channels", model.channels, "--seq-len", T, "--micro-batch",
-            model.small // T, "--batch-tokens", batch]
-
-
 def to_loss(e, model, batch, seed):
+    """All arms have micro-batches of `small` tokens, so that their sums have the same terms."""
     rate = model.rate or kept.best_rate(model.name, model.target, batch)
-    return [*shape(e, model, batch), "--tokens", math.ceil(model.tokens / batch) * batch,
+    return ["--data", e.corpus(1.1 * model.tokens), *lab.model(model.name, T), "--micro-batch",
+            model.small // T, "--batch-tokens", batch, "--tokens",
+            math.ceil(model.tokens / batch) * batch,
             "--target-loss", model.target, "--lr", f"{rate:.6g}", "--lr-schedule", "constant",
             "--warmup-tokens", WARMUP * batch, "--beta2", f"{lab.half_life_beta2(batch):.9g}",
             "--eval-every", max(1, e.pick(2048, 16384, 32768) // batch), "--eval-tokens",
@@ -67,8 +61,7 @@ def to_loss(e, model, batch, seed):
 def jobs(e, model, turn):
     """{arm: Job}. All arms of a turn train with one seed."""
     seed, large = 11 + turn, RANKS * model.small
-    share = [*shape(e, model, model.small), "--steps", e.pick(8, 30, 100), "--eval-every", 0,
-             "--eval-tokens", T, "--seed", 1]
+    share = e.timing(lab.model(model.name, T), model.small, model.small // T, e.pick(8, 30, 100))
 
     def run(arm, flags, **more):
         return lab.Job(f"t{turn}_{arm}", flags, alone=True, **more)
@@ -99,8 +92,6 @@ def link(e, parameters, turn):
     size and kept beside the runs; a full run takes none from a quick one."""
     path = os.path.join(e.dir, "runs", f"link_{e.size}_{turn}.json")
     if not os.path.exists(path):
-        if e.args.redraw:
-            lab.fail(f"--redraw: {path} is missing; run without --redraw first")
         printed = lab.output_of(LAUNCH, "-n", str(RANKS), BENCH, str(parameters))
         try:
             lab.write_json(path, json.loads(lab.last_line(printed)))
@@ -111,19 +102,18 @@ def link(e, parameters, turn):
 
 
 def weights(run):
-    """A hash of the weights that a run ended with."""
-    with open(os.path.join(run.dir, "latest", "model.safetensors"), "rb") as f:
-        return hashlib.sha256(f.read()).hexdigest()
+    """The bytes of the weights that a run ended with."""
+    with open(os.path.join(run.base, "latest", "model.safetensors"), "rb") as f:
+        return f.read()
 
 
 # ---------------------------------------------------------------- blocks
 
-# Of a block: seconds and updates to the target, and seconds of a mean update, of each arm; solo:
-# median seconds of half of the large batch alone; share: mean of the slower of two at once;
-# same_bits: whether the two large arms ended with the same bits.
-COLUMNS = ["turn", "kept", *(f"{what}_{arm}" for what in ("seconds", "updates", "mean")
-                             for arm in ARMS), "solo", "share", "alpha", "beta", "same_bits",
-           "load"]
+# Of a block: seconds and updates to the target of each arm; solo: median seconds of half of the
+# large batch alone; share: mean of the slower of two at once; same_bits: whether the two large arms
+# ended with the same bits.
+COLUMNS = ["turn", "kept", *(f"{what}_{arm}" for what in ("seconds", "updates") for arm in ARMS),
+           "solo", "share", "alpha", "beta", "same_bits"]
 
 
 def measure_block(e, model, turn):
@@ -136,12 +126,10 @@ def measure_block(e, model, turn):
     cost = link(e, runs["small"].start["parameters"], turn)
     block = {"turn": turn, "solo": median(steps_of(runs["solo"].base + ".jsonl")),
              "share": fit.slowest(sum(both, []), 2), "alpha": cost["alpha"], "beta": cost["beta"],
-             "same_bits": int(weights(runs["accumulated"]) == weights(runs["shared"])),
-             "load": runs["shared"].record.get("load")}
+             "same_bits": int(weights(runs["accumulated"]) == weights(runs["shared"]))}
     for arm in ARMS:
         block["seconds_" + arm] = seconds_to(runs[arm], model.target)
         block["updates_" + arm] = runs[arm].updates_at(model.target)
-        block["mean_" + arm] = runs[arm].seconds() / len(runs[arm].steps)
     block["kept"] = int(is_kept(block))
     return block
 
@@ -158,12 +146,9 @@ def measure(e, model):
     while sum(b["kept"] for b in blocks) < enough and len(blocks) < most:
         blocks.append(measure_block(e, model, len(blocks)))
     e.table("blocks", COLUMNS, [[b[name] for name in COLUMNS] for b in blocks])
-    first = e.run([jobs(e, model, 0)["small"]])["t0_small"]
-    e.fit = {"models": [
-        {"model": model.name, "parameters": first.start["parameters"],
-         "target_nats": model.target, "batches": [model.small, RANKS * model.small],
-         "messages": model.layers + 3, "alpha": median(b["alpha"] for b in blocks),
-         "beta": median(b["beta"] for b in blocks)}]}
+    layers, first = lab.MODELS[model.name][0], e.run([jobs(e, model, 0)["small"]])["t0_small"]
+    e.table("model", ["model", "parameters", "target_nats", "messages"],
+            [[model.name, first.start["parameters"], model.target, layers + 3]])
     e.setting(f"{model.name} parameters, T={T}; constant rate after {WARMUP} updates, β2 by "
               f"half-life in tokens; micro-batches of {model.small} tokens. Seconds are those of "
               "the updates, without evaluations.")
@@ -182,8 +167,8 @@ def draw(plt, model, blocks):
     rows = [(f"{large:,} tokens, one core\n(accumulated)", speedups(blocks, "accumulated")),
             (f"{large:,} tokens, two cores\n(shared, the same bits)", speedups(blocks, "shared"))]
     for y, (_, values) in enumerate(rows):
-        at, low, high = fit.median_interval(values)
-        low, high = (at if math.isnan(x) else x for x in (low, high))
+        at, *ends = fit.median_interval(values)
+        low, high = (at if math.isnan(x) else x for x in ends)
         ax.errorbar(at, y, xerr=[[at - low], [high - at]], marker="o", markersize=8, capsize=4,
                     color=lab.COLOURS[y])
         ax.annotate(f"{at:.2f}", (at, y), (0, 9), textcoords="offset points", ha="center",

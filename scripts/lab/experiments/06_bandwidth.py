@@ -8,11 +8,12 @@ link.sh makes the link: two network namespaces, joined by virtual Ethernet that 
 the machine does not allow that, the experiment is skipped. A link does not change what is learned,
 so learning rates are tuned without one. Run it on a machine that does nothing else.
 """
+import itertools
 import math
 import os
 import subprocess
 from collections import namedtuple
-from statistics import fmean as mean, median
+from statistics import fmean as mean
 
 import _path
 import fit
@@ -49,15 +50,7 @@ def settings(e):
     e.plan = {"first": 1, "seeds": [], "grid": e.pick([0], [-1, 0], [-1, 0, 1]),
               "extend": e.pick(None, (-2, 6), (-2, 6))}
     e.seeds = e.pick([2], [2, 3], [2, 3, 4])
-    # A larger model over the fastest link, in bf16. rates: (ranks, batch, k of the learning rate),
-    # those of experiment 2; flags override the smaller model's.
-    e.large = e.pick(
-        tiny={"target": 4.0, "seeds": [2], "rates": [(1, 128, 2), (2, 256, 2)],
-              "flags": ["--eval-tokens", 2048]},
-        quick={"rates": []},
-        full={"target": 1.7, "seeds": [2, 3, 4], "rates": [(1, 512, 0), (2, 1024, 1), (2, 2048, 1)],
-              "flags": ["--layers", 4, "--heads", 4, "--channels", 128, "--eval-tokens", 16384]})
-    e.size_flags = ["--layers", 2, "--heads", 2, "--channels", e.pick(32, 64, 64), "--seq-len", T]
+    e.model = lab.model(e.pick("35k", "119k", "119k"), T)
 
 
 def cap(e, batch):
@@ -71,7 +64,7 @@ def flags(e, batch, k, seed, ranks=1, every=0):
     own = batch // ranks
     tokens = cap(e, batch)
     beta2 = lab.half_life_beta2(own if every else batch)
-    return ["--data", e.corpus(1.1 * cap(e, e.batches[-1])), *e.size_flags, "--micro-batch",
+    return ["--data", e.corpus(1.1 * cap(e, e.batches[-1])), *e.model, "--micro-batch",
             own // T if ranks > 1 else min(own // T, 16), "--batch-tokens", batch, "--steps",
             math.ceil(tokens / batch), "--target-loss", e.target, "--lr", f"{rate(k):.6g}",
             "--lr-schedule", "constant", "--warmup-tokens", WARMUP * batch, "--beta2",
@@ -138,14 +131,14 @@ def exchange_seconds(cost, numbers, link):
     return cost.talk + (size / (PAYLOAD * 1e6 * link / 8.0) if link else 0.0)
 
 
-def update_seconds(cost, method, choice, link, overlap=True):
+def update_seconds(cost, method, choice, link):
     compute = cost.compute.fixed + choice.batch / method.ranks * cost.compute.per_token
     if not method.numbers:
         return compute
     exchange = exchange_seconds(cost, method.numbers, link)
     if choice.every:
         return compute + exchange / choice.every
-    return compute + max(0.0, exchange - (cost.hidden * compute if overlap else 0.0))
+    return compute + max(0.0, exchange - cost.hidden * compute)
 
 
 Calibration = namedtuple("Calibration", "batch link overlap seconds waited")
@@ -157,7 +150,7 @@ def calibrate(e):
     slow = e.links[0]
     wanted = [(small, None, False), (large, None, False), (large, slow, False), (large, slow, True)]
     jobs = [linked(f"calibrate_b{b}_{link or 'unlimited'}{'' if overlap else '_no-overlap'}", link,
-                   timing(e, b, 2, link) + ["--zero", 0] + ([] if overlap else ["--no-overlap"]))
+                   timing(e, b, link) + ["--zero", 0] + ([] if overlap else ["--no-overlap"]))
             for b, link, overlap in wanted]
     runs = e.run(jobs)
     found = [Calibration(*w, *(mean_update([runs[j.name]], field)
@@ -167,7 +160,8 @@ def calibrate(e):
                             [c.seconds - c.waited for c in found[:2]])
     compute = device.fixed + large / 2 * device.per_token
     hidden = (found[2].seconds - found[3].seconds) / compute
-    return Cost(device, min(c.waited for c in found[:2]), max(0.0, hidden), parameters(runs)), found
+    return Cost(device, min(c.waited for c in found[:2]), max(0.0, hidden),
+                runs[jobs[0].name].start["parameters"]), found
 
 
 def mean_update(runs, field="seconds", every=1):
@@ -180,16 +174,10 @@ def mean_update(runs, field="seconds", every=1):
     return sum(whole) / len(whole) if whole else math.nan
 
 
-def parameters(runs):
-    return next(iter(runs.values())).start["parameters"]
-
-
-def timing(e, batch, ranks, link=None):
-    """Flags of some updates for their time alone."""
-    steps = e.pick(6, 12 if link else 60, 20 if link else 200)
-    return ["--data", e.corpus(10 ** 6), *e.size_flags, "--micro-batch", batch // ranks // T,
-            "--batch-tokens", batch, "--steps", steps, "--eval-every", 0, "--eval-tokens", 2048,
-            "--seed", 1]
+def timing(e, batch, link):
+    """Flags of some updates of two ranks for their time alone."""
+    return e.timing(e.model, batch, batch // 2 // T, e.pick(6, 12 if link else 60,
+                                                            20 if link else 200))
 
 
 def linked(name, link, more):
@@ -202,21 +190,9 @@ def linked(name, link, more):
 
 def curve(run):
     """[(seconds of all updates so far, validation loss)] of a run's evaluations."""
-    spent, at = 0.0, {0: 0.0}
-    for step in run.steps:
-        spent += step["seconds"]
-        at[step["step"]] = spent
-    return [(at[record["step"]], record["val_loss"]) for record in run.evals
-            if record["step"] in at and lab.number(record["val_loss"])]
-
-
-def reached(points, target):
-    """Seconds to the target, linear between two evaluations; None if it is not reached."""
-    i = next((i for i, point in enumerate(points) if point[1] <= target), None)
-    if not i:
-        return points[0][0] if i == 0 else None
-    (t, above), (u, below) = points[i - 1], points[i]
-    return t + (u - t) * (above - target) / (above - below)
+    spent = [0.0, *itertools.accumulate(step["seconds"] for step in run.steps)]
+    return [(spent[record["step"]], record["val_loss"]) for record in run.evals
+            if lab.number(record["val_loss"])]
 
 
 class Lane:
@@ -247,11 +223,8 @@ class Lane:
     def rows(self):
         """Of the table `race`."""
         took = mean_update(self.runs, every=self.choice.every or 1)
-        middle = None
-        if not self.choice.every:                            # DiLoCo has two kinds of updates
-            middle = median(run.median("seconds") for run in self.runs)
         return [[self.link, self.method.name, self.choice.batch, self.choice.every, seed,
-                 reached(points, self.e.target), took, middle, self.modelled]
+                 fit.first_at(points, self.e.target), took, self.modelled]
                 for seed, (_, points) in zip(self.e.seeds, self.curves())]
 
 
@@ -265,25 +238,6 @@ def race(e, cost, choices):
     for lane in lanes:
         lane.runs = [runs[jobs[lane, seed].name] for seed in e.seeds]
     return lanes
-
-
-def race_large(e):
-    """Writes the table `large`: one worker, and two in bf16 over the fastest link."""
-    link, of = e.links[-1], e.large
-
-    def job(ranks, batch, k, seed):
-        more = flags(e, batch, k, seed, ranks) + ["--target-loss", of["target"], *of["flags"]]
-        name = f"large_n{ranks}_b{batch}_s{seed}"
-        if ranks == 1:
-            return lab.Job(name, more, alone=True)
-        return linked(name, link, more + list(METHODS[2].flags))
-    jobs = {(*lane, seed): job(*lane, seed) for seed in of.get("seeds", []) for lane in of["rates"]}
-    runs = e.run(list(jobs.values()))
-    e.table("large", ["parameters", "mbit_s", "ranks", "batch_tokens", "lr", "seed",
-                      "target_loss", "seconds_to_target", "updates_to_target", "seconds_update"],
-            [[runs[j.name].start["parameters"], link, ranks, batch, rate(k), seed, of["target"],
-              reached(curve(runs[j.name]), of["target"]), runs[j.name].updates_at(of["target"]),
-              mean_update([runs[j.name]])] for (ranks, batch, k, seed), j in jobs.items()])
 
 
 # ---------------------------------------------------------------- from the tables on
@@ -324,13 +278,12 @@ def draw_race(plt, race_rows, curves, target):
                           if row["seconds_to_target"] == done[len(done) // 2])
             runs = list(dict.fromkeys(row["run"] for row in lane_of(curves, link, m.name)))
             points = kept.only(curves, mbit_s=link, method=m.name, run=runs[middle])
-            label = f"{m.label}: {sum(done) / len(done):.1f} s"
-            ax.plot([p["seconds"] for p in points], [p["val_loss"] for p in points],
-                    color=lab.COLOURS[i], linestyle=lab.LINES[i], linewidth=1.6)
+            look = {"color": lab.COLOURS[i], "linestyle": lab.LINES[i]}
+            ax.plot([p["seconds"] for p in points], [p["val_loss"] for p in points], **look)
             ax.plot(done, [target] * len(done), lab.MARKERS[i], color=lab.COLOURS[i], markersize=6,
                     clip_on=False, zorder=3)
-            ax.plot([], [], color=lab.COLOURS[i], linestyle=lab.LINES[i], marker=lab.MARKERS[i],
-                    label=label)
+            ax.plot([], [], marker=lab.MARKERS[i], **look,
+                    label=f"{m.label}: {mean(done):.1f} s")
         ax.legend(loc="upper right", fontsize=8.5, labelcolor="linecolor")
         ax.axhline(target, color="#999999", linewidth=0.8)
         ax.set_ylim(target - 0.12, target + 1.3)
@@ -345,15 +298,7 @@ def draw_race(plt, race_rows, curves, target):
     return figure
 
 
-def distinct(race_rows):
-    """[mean measured seconds of an update over modelled] of each lane that was measured, those
-    that are the same run once."""
-    return sorted({(row["method"], row["seconds_update"]): row["seconds_update"]
-                   / row["modelled_seconds_update"] for row in race_rows
-                   if row["seconds_update"]}.values())
-
-
-def tell(e, race_rows, large):
+def tell(e, race_rows):
     links = sorted({row["mbit_s"] for row in race_rows})
     for link in links:
         for m in METHODS:
@@ -368,21 +313,11 @@ def tell(e, race_rows, large):
         if all(rows):
             e.found(f"seconds over {link} Mbit/s, {labels[slow]} over {labels[fast]}",
                     *ratio(*rows))
-    for batch in dict.fromkeys(row["batch_tokens"] for row in large if row["ranks"] > 1):
-        e.found(f"0.8M over {large[0]['mbit_s']} Mbit/s, seconds of two in bf16 with {batch} "
-                "tokens over one", *ratio(kept.only(large, batch_tokens=batch, ranks=2),
-                                          kept.only(large, ranks=1)))
-    found = distinct(race_rows)
-    for which, value in [("least", found[0]), ("most", found[-1])]:
-        e.found(f"mean update over the model's, {which} of {len(found)} lanes", value)
-    e.found("mean update over the median, two workers, most", max(
-        row["seconds_update"] / row["median_seconds_update"] for row in race_rows
-        if row["median_seconds_update"] and row["method"] != "one"))
 
 
 def conclude(e):
     race_rows, machine = e.rows("race"), {row["what"]: row["value"] for row in e.rows("machine")}
-    tell(e, race_rows, e.rows("large"))
+    tell(e, race_rows)
     e.figure("race", lambda plt: draw_race(plt, race_rows, e.rows("curves"),
                                            machine["target_loss"]),
              alt="Validation loss against seconds for four methods, a panel for each link, on one "
@@ -400,7 +335,7 @@ def write(e, cost, choices, lanes, calibrations):
             [[c.batch, c.every, *(c.best()[0] or (None, None)), rate(c.best()[1]),
               int(c.at_edge()), c.updates()] for c in choices])
     e.table("race", ["mbit_s", "method", "batch_tokens", "every", "seed", "seconds_to_target",
-                     "seconds_update", "median_seconds_update", "modelled_seconds_update"],
+                     "seconds_update", "modelled_seconds_update"],
             [row for lane in lanes for row in lane.rows()])
     e.table("curves", ["mbit_s", "method", "run", "seconds", "val_loss"],
             [[lane.link, lane.method.name, name, *point] for lane in lanes
@@ -422,7 +357,6 @@ def measure(e):
     e.setting(f"{cost.parameters:,} parameters, T={T}; constant rate after {WARMUP} updates, β2 by "
               "half-life in tokens. Seconds are those of the updates, without evaluations.")
     write(e, cost, choices, lanes, calibrations)
-    race_large(e)
 
 
 def main():

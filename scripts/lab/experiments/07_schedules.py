@@ -41,7 +41,7 @@ class Course(lab.Tuned):
     def make(self, _, k, seed):
         e = self.e
         return lab.Job(f"{self.name}_lr{rate(k):g}_s{seed}", [
-            "--data", e.corpus(e.tokens), *e.model(), "--micro-batch", self.micro, *self.flags,
+            "--data", e.corpus(e.tokens), *lab.model("35k", T), "--micro-batch", self.micro, *self.flags,
             "--lr", f"{rate(k):.9g}", "--tokens", e.tokens, "--lr-schedule", "wsd",
             "--warmup-tokens", e.tokens // 40, "--seed", seed, "--eval-every", 0,
             "--eval-tokens", e.eval_tokens], thin=300)
@@ -61,7 +61,7 @@ def constant(e, batch, seeds):
     whole = next(n for n in range(16, 0, -1) if batch // T % n == 0)
     return Course(e, f"constant{batch}", f"constant {batch:,}",
                   ["--batch-tokens", batch, "--beta2", beta2(batch)], whole, e.pick(3, 2, 3),
-                  e.pick([0, 1], [0, 1], [-1, 0, 1]), seeds)
+                  e.pick([0], [0, 1], [-1, 0, 1]), seeds)
 
 
 def growing(e, name, label, schedule, seeds, at=SMALL):
@@ -143,17 +143,14 @@ def draw(plt, pairs):
     interval."""
     figure, ax = plt.subplots(figsize=(7.6, 4.6), layout="constrained")
     ax.axhline(0.0, color="black", linewidth=1.2)
-    ax.annotate("constant\nbatch", (0.0, 0.0), (5, 4), textcoords="offset points", fontsize=9.5,
-                xycoords=("axes fraction", "data"))
     for i, pair in enumerate(pairs):
         n, (middle, _, high) = len(pair.gaps), pair.interval
         ax.plot([i - 0.12 + 0.1 * (j / max(n - 1, 1) - 0.5) for j in range(n)], pair.gaps, "o",
                 color=lab.COLOURS[i], markersize=6, alpha=0.55, markeredgewidth=0)
-        ax.errorbar([i + 0.08], [middle], yerr=[high - middle if lab.number(high) else 0.0],
-                    color=lab.COLOURS[i], marker="D", markersize=8, capsize=5, linewidth=2)
+        ax.errorbar([i + 0.08], [middle], yerr=[high - middle], color=lab.COLOURS[i], marker="D",
+                    markersize=8, capsize=5, linewidth=2)
         ax.annotate(f"{middle:+.3f}", (i + 0.08, middle), (11, 0), va="center", fontsize=11,
-                    textcoords="offset points", color=lab.COLOURS[i],
-                    bbox={"facecolor": "white", "edgecolor": "none", "pad": 1})
+                    textcoords="offset points", color=lab.COLOURS[i])
     ax.set_xticks(range(len(pairs)), [f"{pair.one}\nless {pair.other}" for pair in pairs])
     ax.set_xlim(-0.4 - 0.22 * len(pairs), len(pairs) - 0.4)
     ax.margins(y=0.12)

@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
 """Experiment 8: does it fit, is it fast? Memory and days of GPT-2's four sizes and of 7B, 70B and
-175B on 1 to 512 GPUs, as the trainer's --plan and --plan-search model them; what a larger batch and
-longer sequences take of the memory, and a link of the time. Beside it, measured: the plan against
-memory and seconds here.
+175B on 1 to 512 GPUs, as the trainer's --plan and --plan-search model them; what a larger batch
+takes of the memory, and what a worker computes for each byte that it sends. Beside it, measured:
+the plan against memory and seconds here.
 
     scripts/lab/experiments/08_fits.py --quick
 """
-import json
 import os
 import random
 import shlex
@@ -38,7 +37,6 @@ MODELS = GPT2 + LARGE
 GPU, NODE = "h100", 8                            # GPUs of a machine, on the fast link
 FAST, SLOW = "450GB/s", "50GB/s+5us"             # NVLink; one 400 Gbit/s adapter a GPU
 GPUS = [1, 8, 64, 512]
-YEAR = 365.25                                    # days
 UNIT = 80e9                                      # bytes of a GPU
 
 # Measured elsewhere: llm.c's scripts/run_gpt2_1558M.sh says 2.80 seconds an update of 1,048,576
@@ -119,45 +117,20 @@ def mixtures(e, memory):
     return found
 
 
-def published(e):
-    """Two figures for 175B and 300B tokens, by the rule 8ND/(nX): Narayanan et al. 2021."""
-    v100 = on_gpus(e, MODELS[-1], 1, 0, 1, "v100@46.2", 300e9)["days_rule"] / YEAR
-    a100 = on_gpus(e, MODELS[-1], 1024, 0, 1, "a100@140", 300e9)["days_rule"]
-    return v100, a100
-
-
 # ---------------------------------------------------------------- what a batch takes
 
 CLIP = Model("CLIP's text encoder", ["--layers", 12, "--heads", 8, "--channels", 512], 77, 1, 77,
              None)                               # Radford et al. 2021, with GPT-2's vocabulary
-SMALL = {"35k": (2, 2, 32), "119k": (2, 2, 64), "0.8M": (4, 4, 128)}     # layers, heads, channels
-
-
 SHARES = [32, 512, 4096, 32768]                  # tokens of a worker
 
 
 def batch_rows(e):
-    """Of the table `activations`: memory of one GPU without and with recomputation of blocks."""
+    """Of the table `activations`: how many sequences one GPU holds beside the model."""
     found = []
     for m in [CLIP, *GPT2]:
-        for again in (0, 1):
-            p = plan(e, [*m.flags, "--seq-len", m.seq_len, "--micro-batch", 1, "--batch-tokens",
-                         m.seq_len, "--plan-gpu", f"{GPU},1"] + ["--recompute", "block"] * again)
-            found.append([m.name, p["T"], again, p["bytes_total"], p["bytes_activations"],
-                          p["fits_micro_batch"], p["fits_micro_batch"] * p["T"]])
-    return found
-
-
-def attention_rows(e):
-    """Of the table `attention`: bytes of activations a token, planned and with every attention
-    matrix in memory, 34 C + 5 NH T a layer (Korthikanti et al. 2022); and FLOPs a token."""
-    found = []
-    for T in (32, 256, 1024, 4096, 8192):
-        p = plan(e, [*GPT2[0].flags, "--seq-len", T, "--micro-batch", 8192 // T, "--batch-tokens",
-                     8192, "--plan-gpu", f"{GPU},1"])
-        found.append([T, p["micro_batch"], p["bytes_activations"] / 8192,
-                      p["layers"] * (34 * p["channels"] + 5 * p["heads"] * T),
-                      p["flops_per_token"]])
+        p = plan(e, [*m.flags, "--seq-len", m.seq_len, "--micro-batch", 1, "--batch-tokens",
+                     m.seq_len, "--plan-gpu", f"{GPU},1"])
+        found.append([m.name, p["T"], p["bytes_activations"], p["fits_micro_batch"]])
     return found
 
 
@@ -165,19 +138,19 @@ def traffic_rows(e):
     """Of the table `flops_per_byte`: what a worker computes for every byte that it sends. The small
     models in fp32 on two CPU ranks, GPT-2s in 16 bits on 8 GPUs."""
     found = []
-    for name, (layers, heads, channels) in SMALL.items():
-        flags = ["--data", e.corpus(10 ** 6), "--layers", layers, "--heads", heads, "--channels",
-                 channels, "--zero", 0]
+    for name in lab.MODELS:
+        flags = ["--data", e.corpus(10 ** 6), *lab.model(name), "--zero", 0]
         found += [traffic_row(e, name, flags, 32, tokens, "here@0.1", 2) for tokens in SHARES]
     for m in (GPT2[0], GPT2[-1]):
-        found += [traffic_row(e, m.name, [*m.flags, "--zero", 1], m.seq_len, tokens, GPU, NODE)
+        found += [traffic_row(e, m.name, [*m.flags, "--seq-len", m.seq_len, "--zero", 1],
+                              m.seq_len, tokens, GPU, NODE)
                   for tokens in SHARES if tokens >= m.seq_len]
     return found
 
 
 def traffic_row(e, name, flags, T, tokens, gpu, workers):
     link = f",{FAST}" if gpu == GPU else ""
-    p = plan(e, [*flags, "--seq-len", T, "--micro-batch", tokens // T, "--batch-tokens",
+    p = plan(e, [*flags, "--micro-batch", tokens // T, "--batch-tokens",
                  workers * tokens, "--plan-gpu", f"{gpu},{workers}{link}"])
     flops = p["flops_per_token"] * tokens
     return [name, p["parameters"], workers, tokens, flops, p["traffic_bytes"],
@@ -208,11 +181,8 @@ def contrastive_rows(pairs=64, width=8):
 
 # ---------------------------------------------------------------- the plan against this machine
 
-# Bytes. held: the peak of one process, less `own`, what any process of the program holds.
-Check = namedtuple("Check", "name planned held own")
 SPECK = ["--layers", "1", "--heads", "1", "--channels", "8"]
 STAGES = [0, 1, 2, 3]
-UPDATES = 12                                     # that are timed
 SPECKS_UPDATES = 300         # A run that ends within milliseconds ends before its peak is read.
 
 
@@ -228,13 +198,13 @@ def allocation_job(e, name, model, ranks, stage):
     if ranks > 1:
         trainer = os.path.join("build", "train_gpt2-mpi")
     front = [os.path.join("scripts", "launch.sh"), "-n", ranks] if ranks > 1 else []
-    steps = SPECKS_UPDATES if model == SPECK else 2 if ranks > 1 else UPDATES
+    steps = SPECKS_UPDATES if model == SPECK else 2 if ranks > 1 else e.pick(6, 12, 12)
     return lab.Job(name, [*front, trainer, *check_flags(e, model, 1, stage), "--steps", steps,
                           "--eval-every", 0, "--eval-tokens", 256], alone=True,
                    program=os.path.join("scripts", "lab", "shared", "peak.py"))
 
 
-def checks_here(e):
+def write_measured(e):
     """Memory of a model in one process and on two ranks, and the seconds of one process's updates.
     Program, libraries and data are measured with a tiny model and subtracted."""
     model = e.pick(tiny=["--layers", "4", "--heads", "4", "--channels", "256"],
@@ -255,33 +225,28 @@ def checks_here(e):
     for case, ranks, stage in cases:
         bare = cases[0][0] if ranks == 1 else cases[1][0]
         own, held = peak_of(runs[names[bare, "speck"]]), peak_of(runs[names[case, "model"]])
-        if own is None or held is None:
-            continue
-        own -= planned(e, SPECK, ranks, 0)
-        checks.append(Check(case, planned(e, model, ranks, stage), held - own, own))
-    return checks, timing(e, model, runs[names["one process", "model"]])
+        if own is not None and held is not None:
+            own -= planned(e, SPECK, ranks, 0)
+            wanted = planned(e, model, ranks, stage)
+            checks.append([case, wanted, held - own, wanted / (held - own) - 1.0, own])
+    e.table("allocated", ["case", "planned_bytes", "measured_bytes", "relative_error",
+                          "process_bytes"], checks)
+    e.table("seconds", ["planned_seconds", "measured_seconds", "lower_quartile", "upper_quartile"],
+            [timing(e, model, runs[names["one process", "model"]])])
 
 
 def planned(e, model, ranks, stage):
     return plan(e, check_flags(e, model, ranks, stage))["bytes_total"]
 
 
-# Seconds of an update: planned, and measured: the median and the quartiles.
-Timing = namedtuple("Timing", "planned measured low high")
-
-
 def timing(e, model, run):
-    """The plan measures this machine's speed on a block of the model, without training it. What is
-    drawn again, perhaps on a busy machine, keeps what was measured."""
+    """Of the table `seconds`. The plan measures this machine's speed on a block of the model,
+    without training it."""
     seconds = sorted(x["seconds"] for x in run.steps[2:])
     flags = check_flags(e, model, 1, 0) + ["--threads", 1]
-    path = os.path.join(e.dir, "planned.json")
-    if not (e.args.redraw and os.path.exists(path)):
-        lab.write_json(path, [plan(e, flags)["seconds_per_step"] for _ in range(3)])
-    with open(path, encoding="utf-8") as file:
-        guesses = json.load(file)
-    return Timing(median(guesses), median(seconds), seconds[len(seconds) // 4],
-                  seconds[-1 - len(seconds) // 4])
+    return [median(plan(e, flags)["seconds_per_step"] for _ in range(e.pick(1, 3, 3))),
+            median(seconds),
+            seconds[len(seconds) // 4], seconds[-1 - len(seconds) // 4]]
 
 
 # ---------------------------------------------------------------- tables
@@ -291,12 +256,10 @@ def write_plans(e):
     times, mixed = time_plans(e, memory), mixtures(e, memory)
     fields = ["params", "grads", "moments", "activations", "logits", "passing", "rest", "total"]
     e.table("memory", ["model", "parameters", "gpus", "zero", "micro_batch", "seq_len", "recompute",
-                       "precision", *[f"{name}_bytes" for name in fields], "textbook_bytes",
-                       "fits"],
+                       "precision", *[f"{name}_bytes" for name in fields], "fits"],
             [[name, p["parameters"], p["workers"], p["zero"], p["micro_batch"], p["T"],
               int(p["recompute"]), p["precision"], *[p[f"bytes_{field}"] for field in fields],
-              p[f"textbook_bytes_{p['zero']}"], int(p["fits"])]
-             for (name, _), p in memory.items()])
+              int(p["fits"])] for (name, _), p in memory.items()])
     e.table("days", ["model", "gpus", "zero", "micro_batch", "batch_tokens", "tokens", "fits",
                      "speed_flops", "seconds_per_step", "seconds_compute", "seconds_exposed",
                      "modelled_days", "modelled_gpu_hours"],
@@ -309,26 +272,11 @@ def write_plans(e):
             [[name, count, m["data"], m["tensor"], m["pipeline"], m["zero"], m["micro_batch"],
               int(m["recompute"]), m["bytes_total"], m["seconds"] / 86400]
              for (name, count), m in mixed.items() if m])
-    e.table("activations", ["model", "seq_len", "recompute", "total_bytes_of_one",
-                            "activation_bytes_of_one", "largest_micro_batch", "largest_tokens"],
+    e.table("activations", ["model", "seq_len", "activation_bytes_of_one", "largest_micro_batch"],
             batch_rows(e))
-    e.table("attention", ["seq_len", "sequences", "activation_bytes_a_token",
-                          "with_matrices_bytes_a_token", "flops_a_token"], attention_rows(e))
     e.table("flops_per_byte", ["model", "parameters", "workers", "tokens_a_worker", "flops",
                                "bytes_sent", "flops_per_byte"], traffic_rows(e))
     e.table("contrastive", ["loss", "samples", "micro_batches", "gradient"], contrastive_rows())
-    for what, value in zip(["years on one V100 at 46.2 TFLOP/s (published: 288)",
-                            "days on 1,024 A100 at 140 TFLOP/s (published: 34)"], published(e)):
-        e.found(f"175B on 300B tokens by the rule 8ND/(nX), {what}", value)
-
-
-def write_measured(e):
-    checks, clocked = checks_here(e)
-    e.table("allocated", ["case", "planned_bytes", "measured_bytes", "relative_error",
-                          "process_bytes"],
-            [[c.name, c.planned, c.held, c.planned / c.held - 1.0, c.own] for c in checks])
-    e.table("seconds", ["planned_seconds", "measured_seconds", "lower_quartile", "upper_quartile"],
-            [list(clocked)])
 
 
 # ---------------------------------------------------------------- pictures
@@ -344,9 +292,8 @@ def draw_memory(plt, memory):
             ax.plot([share], [row], marker=lab.MARKERS[i], markersize=9, linestyle="none",
                     color=lab.COLOURS[i], fillstyle="full" if fits else "none", zorder=3)
             if m is MODELS[-1]:
-                ax.annotate(f"{count} GPU{'s' if count > 1 else ''}", (share, row),
-                            xytext=(0, 12), textcoords="offset points", ha="center", fontsize=9,
-                            color=lab.COLOURS[i])
+                ax.annotate(f"{count} GPU{'s' * (count > 1)}", (share, row), (0, 12), ha="center",
+                            textcoords="offset points", fontsize=9, color=lab.COLOURS[i])
     ax.plot([1.0, 1.0], [-1.1, len(MODELS) - 0.85], color="black", linewidth=1.4, linestyle="--")
     ax.text(1.03, -0.75, "an 80 GB GPU is full", fontsize=9, va="center")
     ax.set_yticks(range(len(MODELS)))
@@ -404,9 +351,6 @@ def draw_days(plt, times):
 def conclude(e):
     memory, times = ({(row["model"], row["gpus"]): row for row in e.rows(name)}
                      for name in ("memory", "days"))
-    for n in GPUS[1:]:
-        e.found(f"GPT-2 1.6B: scaling efficiency on {n} GPUs (modelled)",
-                times["1.6B", 1]["modelled_days"] / (n * times["1.6B", n]["modelled_days"]))
     e.found("GPT-2 1.6B on 8 H100: hours, modelled", 24 * times["1.6B", 8]["modelled_days"])
     e.found("GPT-2 1.6B on 8 H100: hours by the seconds that llm.c measured",
             24 * llm_c_days(times))

@@ -27,9 +27,8 @@ LINKS = [Link("a link that costs nothing", math.inf, 0.0), Link("10 Gbit/s", 1.2
          Link("1 Gbit/s", 1.25e8, 50e-6), Link("25 Mbit/s", 25e6 / 8, 1e-3)]
 
 # The model of experiment 2 whose runs are replayed, to a loss.
-Model = namedtuple("Model", "name layers heads channels target")
-MODELS = {"full": Model("0.8M", 4, 4, 128, 1.4), "quick": Model("119k", 2, 2, 64, 2.0),
-          "tiny": Model("35k", 2, 2, 32, 2.9)}
+Model = namedtuple("Model", "name target")
+MODELS = {"full": Model("0.8M", 1.4), "quick": Model("119k", 2.0), "tiny": Model("35k", 2.9)}
 
 
 # ---------------------------------------------------------------- seconds of a share
@@ -37,11 +36,9 @@ MODELS = {"full": Model("0.8M", 4, 4, 128, 1.4), "quick": Model("119k", 2, 2, 64
 def time_shares(e, model, sizes):
     """Times shares of so many tokens on one core; writes the tables of their seconds."""
     rounds = e.pick(1, 1, 3)
-    jobs = {(b, i): lab.Job(f"share_b{b}_{i}", [
-        "--data", e.corpus(10 ** 6), "--layers", model.layers, "--heads", model.heads,
-        "--channels", model.channels, "--seq-len", T, "--micro-batch", min(b // T, 64),
-        "--batch-tokens", b, "--steps", e.pick(8, 20, max(13, min(100, 2 ** 16 // b))) + 3,
-        "--eval-every", 0, "--eval-tokens", T, "--seed", 1], alone=True)
+    jobs = {(b, i): lab.Job(f"share_b{b}_{i}", e.timing(
+        lab.model(model.name, T), b, min(b // T, 64),
+        e.pick(8, 20, max(13, min(100, 2 ** 16 // b))) + 3), alone=True)
         for i in range(rounds) for b in sizes}
     runs = e.run(list(jobs.values()))
     seconds = {b: [step["seconds"] for i in range(rounds)
@@ -58,7 +55,8 @@ def time_shares(e, model, sizes):
 
 def exchange(model, parameters, link, n):
     """A ring all-reduce of fp32 gradients in L + 2 buckets, then loss and norm."""
-    return fit.ring_seconds(4.0 * parameters, n, link.bandwidth, (model.layers + 3) * link.latency)
+    messages = lab.MODELS[model.name][0] + 3
+    return fit.ring_seconds(4.0 * parameters, n, link.bandwidth, messages * link.latency)
 
 
 # ---------------------------------------------------------------- learning, and the clock
@@ -67,17 +65,21 @@ def exchange(model, parameters, link, n):
 Learned = namedtuple("Learned", "batch rate updates")
 
 
+def source(e):
+    """Where the results of other experiments are read: of --out first, if runs are made here."""
+    return None if e.args.kept else e.args.out
+
+
 def read_learning(e, model):
     """[Learned], the smallest batch first."""
     return [Learned(batch, lr, mean(of.values())) for batch, (lr, of) in
-            kept.pooled(model.name, model.target, None if e.args.kept else e.args.out).items()]
+            kept.pooled(model.name, model.target, source(e)).items()]
 
 
 def averaged(e, model):
     """The same for the average of the weights, which a constant rate handicaps less."""
-    out = None if e.args.kept else e.args.out
-    rows = kept.only(kept.table("02_knee", "points", out), size=model.name, reading="averaged",
-                     target_nats=model.target)
+    rows = kept.only(kept.table("02_knee", "points", source(e)), size=model.name,
+                     reading="averaged", target_nats=model.target)
     return [Learned(row["batch_tokens"], row["best_lr"], row["updates_median"]) for row in rows]
 
 
@@ -115,16 +117,12 @@ def slowest_link(model, learned, shares, parameters, alone):
 
 def check(e):
     """[(seconds by the clock, seconds measured)] of experiment 5's kept blocks, on two real
-    ranks; and what they trained."""
-    out = None if e.args.kept else e.args.out
-    fits = kept.read("05_time", "fit.json", out)
-    if not fits:
-        return [], None
-    of = fits["models"][0]
+    ranks; and the row of its model, None without."""
+    of = next(iter(kept.table("05_time", "model", source(e))), None)
+    rows = kept.only(kept.table("05_time", "blocks", source(e)), kept=1) if of else []
     return [(row["updates_shared"] * (row["share"] + of["messages"] * row["alpha"]
                                       + 4.0 * of["parameters"] * row["beta"]),
-             row["seconds_shared"])
-            for row in kept.only(kept.table("05_time", "blocks", out), kept=1)], of
+             row["seconds_shared"]) for row in rows], of
 
 
 # ---------------------------------------------------------------- pictures
@@ -200,8 +198,7 @@ def conclude(e, model, learned):
     if (LINKS[0], LANES[-1]) in lanes:
         e.found("Mbit/s below which 64 workers lose to one", 8e-6 * slowest_link(
             model, learned, shares, parameters, lanes[LINKS[0], 1].seconds))
-    curves = kept.only(kept.table("02_knee", "curves", None if e.args.kept else e.args.out),
-                       size=model.name)
+    curves = kept.only(kept.table("02_knee", "curves", source(e)), size=model.name)
     e.figure("race", lambda plt: draw_race(plt, model, lanes, curves),
              alt="Validation loss against seconds of a virtual clock for 1, 8 and 64 workers.",
              caption="Dashed: modelled. Losses are of real runs; seconds are the slowest of n "

@@ -6,5 +6,5 @@ import sys
 
 sys.path.insert(1, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
                                 "shared"))
-if importlib.util.find_spec("numpy") is None:
-    sys.exit(f"{os.path.basename(sys.argv[0])}: needs numpy: pip install numpy matplotlib")
+if not all(map(importlib.util.find_spec, ["numpy", "matplotlib"])):
+    sys.exit(f"{os.path.basename(sys.argv[0])}: needs pip install numpy matplotlib")

@@ -8,8 +8,7 @@
 //     e_max = G'PG / G'PHPG     dL_max = e_max G'PG / 2     B_noise = tr(PHPS) / G'PHPG
 // P is 1 (SGD), or 1/(sqrt(v_hat) + eps) with AdamW's second moment as the checkpoint holds it.
 // There is no momentum, clipping or weight decay, and v does not change. Samples follow the run's
-// last one, so the run has not trained on them. --cut T cuts the sequences of a step into pieces of
-// T tokens; H and the loss keep the full length. Prints a CSV. Flags after -- are the trainer's:
+// last one, so the run has not trained on them. Prints a CSV. Flags after -- are the trainer's:
 //     build/one_step --direction adam -- --init DIR --data DIR --seed S
 #define main train_gpt2_main
 #include "../../../train_gpt2.c"
@@ -17,15 +16,14 @@
 
 typedef struct {
     Given given;
-    int direction, cut, sequences, span, draws, draws_above;
+    int direction, sequences, span, draws, draws_above;
     int64_t gradient_tokens, hessian_tokens;
 } Settings;
 
 #define FLAG(name, field, type, value, low, high, choices, help) \
     { name, "N", type, offsetof(Settings, field), value, low, high, choices, "", help, NULL }
-static const Option table[8] = {
+static const Option table[7] = {
     FLAG("direction", direction, OPT_CHOICE, "adam", 0, 0, "sgd|adam", "P"),
-    FLAG("cut", cut, OPT_INT, "0", 0, 1e6, NULL, "tokens of a piece; 0: whole sequences"),
     FLAG("gradient-tokens", gradient_tokens, OPT_COUNT, "262144", 2, 1e12, NULL, "for G"),
     FLAG("sequences", sequences, OPT_INT, "64", 2, 1e6, NULL, "single sequences, for S"),
     FLAG("hessian-tokens", hessian_tokens, OPT_COUNT, "65536", 1, 1e12, NULL, "for H"),
@@ -48,7 +46,7 @@ typedef struct {
 } Lab;
 
 // The loss itself: see below. tests/test_one_step.c plants a quadratic one.
-static void gradient(Lab *x, float *g, uint64_t first, size_t windows, int T);
+static void gradient(Lab *x, float *g, uint64_t first, size_t windows);
 static double eval_loss(Lab *x);
 static void row(const char *what, double batch, double rate, int draw, double value);
 
@@ -67,7 +65,7 @@ static void precondition(const Lab *x, float *d, const float *g) {     // d = P 
 }
 
 static void gradient_of_next(Lab *x, float *g, size_t windows) {
-    gradient(x, g, x->r.train.samples, windows, x->s.cut);
+    gradient(x, g, x->r.train.samples, windows);
     x->r.train.samples += windows;
 }
 
@@ -77,9 +75,9 @@ static double curvature(Lab *x, const float *b, const float *d, const float *g, 
     size_t windows = (size_t)x->s.hessian_tokens / x->r.T + 1;
     double h = length / sqrt(inner(g, d, x->n));
     move(x, h, d);
-    gradient(x, x->ahead, x->hessian_first, windows, x->r.T);
+    gradient(x, x->ahead, x->hessian_first, windows);
     move(x, -h, d);
-    gradient(x, x->behind, x->hessian_first, windows, x->r.T);
+    gradient(x, x->behind, x->hessian_first, windows);
     move(x, 0.0, d);
     return (inner(b, x->ahead, x->n) - inner(b, x->behind, x->n)) / (2.0*h);
 }
@@ -97,8 +95,7 @@ static double choose_length(Lab *x, const float *d, const float *g) {
     return best;
 }
 
-// tr(PHPS) of one token: the mean of noise'PHP noise over single sequences, times T. For the first
-// ones also at twice the length, as a check; and what the noise scales need.
+// tr(PHPS) of one token: the mean of noise'PHP noise over single sequences, times T.
 static double noise_curvature(Lab *x, double length) {
     float *noise = x->noise, *d = x->d_noise;
     double sum = 0.0, T = x->r.T;
@@ -109,9 +106,6 @@ static double noise_curvature(Lab *x, double length) {
         double q = curvature(x, d, d, noise, length);
         sum += q;
         row("noise_curvature", 0, 0, i, T*q);
-        row("noise_norm2", 0, 0, i, T*inner(noise, noise, x->n));
-        row("noise_metric2", 0, 0, i, T*inner(noise, d, x->n));
-        if (i < 4) row("noise_double", 0, 0, i, T*curvature(x, d, d, noise, 2*length));
     }
     return T*sum / x->s.sequences;
 }
@@ -120,7 +114,7 @@ static double noise_curvature(Lab *x, double length) {
 // it adds nothing on average.
 static void predict(Lab *x) {
     size_t n = x->n, half = ((size_t)x->s.gradient_tokens / x->r.T + 1) / 2;
-    gradient(x, x->whole, x->r.train.samples, half, x->r.T);
+    gradient(x, x->whole, x->r.train.samples, half);
     for (int i = 0; i < 2; i++) {
         gradient_of_next(x, x->g[i], half);
         precondition(x, x->d[i], x->g[i]);
@@ -131,8 +125,6 @@ static void predict(Lab *x) {
     x->b_noise = noise_curvature(x, length) / bend;
     row("slope", 0, 0, 0, slope);
     row("curvature", 0, 0, 0, bend);
-    row("gradient_norm2", 0, 0, 0, inner(x->g[0], x->g[1], n));
-    row("gradient_metric2", 0, 0, 0, inner(x->g[0], x->d[1], n));
     row("e_max", 0, 0, 0, x->e_max);
     row("dl_max", 0, 0, 0, 0.5 * x->e_max * slope);
     row("b_noise", 0, 0, 0, x->b_noise);
@@ -167,22 +159,18 @@ static void open_vectors(Lab *x, size_t n) {
 }
 
 #ifndef PLANTED
-// g (n): the mean gradient of samples first ... first+windows-1, cut into pieces of T tokens.
-static void gradient(Lab *x, float *g, uint64_t first, size_t windows, int T) {
+// g (n): the mean gradient of samples first ... first+windows-1.
+static void gradient(Lab *x, float *g, uint64_t first, size_t windows) {
     Run *r = &x->r;
     Error err;
-    size_t most = r->spec.B, pieces = r->T / T;
+    size_t most = r->spec.B;
     clear_grads(&x->m);
     for (size_t at = 0; at < windows; at += most) {
         size_t B = min_size(most, windows - at);
         if (!loader_batch(&r->train, first + at, B, r->inputs, r->targets, &err))
             die("%s", err.text);
-        for (size_t i = 0; i < B*pieces; i += most) {
-            int count = (int)min_size(most, B*pieces - i);
-            model_forward(&x->m, r->inputs + i*T, count, T);
-            model_backward(&x->m, r->inputs + i*T, r->targets + i*T, 1.0f / (windows * r->T),
-                           count, T);
-        }
+        model_forward(&x->m, r->inputs, (int)B, r->T);
+        model_backward(&x->m, r->inputs, r->targets, 1.0f / (windows * r->T), (int)B, r->T);
     }
     memcpy(g, x->m.zero.grads, x->n * sizeof *g);
 }
@@ -213,8 +201,6 @@ static void open_lab(Lab *x) {
         die("--init: %s", err.text);
     if (state.seed != (uint64_t)r->o.seed)
         die("--seed: the run began with %llu; name it", (unsigned long long)state.seed);
-    if (x->s.cut == 0) x->s.cut = r->T;
-    if (r->T % x->s.cut) die("--cut: %d does not divide sequences of %d tokens", x->s.cut, r->T);
     open_vectors(x, gpt2_n_params(&x->m.c));
     load_moments(r, from.text, state.workers);
     double correct = 1.0 - pow(beta2, (double)state.adam_steps);
@@ -235,7 +221,7 @@ int main(int argc, char **argv) {
     threads_wait_politely(argv);       // run_start() would start anew without the flags before --
     char **rest = alloc_or_die((size_t)(argc + 1) * sizeof *rest, "flags");    // after --
     rest[0] = argv[0];
-    if (!options_parse(&x.s, table, 8, argc, argv, rest + 1, &count, &err)) die("%s", err.text);
+    if (!options_parse(&x.s, table, 7, argc, argv, rest + 1, &count, &err)) die("%s", err.text);
     if (!run_start(&x.r, &x.m, &machine, count + 1, rest)) return 0;
     run_open(&x.r);
     open_lab(&x);

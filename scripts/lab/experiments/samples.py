@@ -15,7 +15,6 @@ import lab
 
 TARGETS = [2.5, 2.25, 2.0, 1.8, 1.7, 1.6, 1.5, 1.4]
 TOKENS = 8 * 10 ** 6                                         # at most, and of the corpus
-MODEL = ["--layers", "4", "--heads", "4", "--channels", "128", "--seq-len", "32"]
 TRAIN = ["--micro-batch", "16", "--batch-tokens", "512", "--lr", "1e-3", "--lr-schedule",
          "constant", "--warmup-tokens", "10240", "--tokens", str(TOKENS), "--eval-every", "20",
          "--eval-tokens", "32768", "--seed", "1", "--threads", "1"]
@@ -25,14 +24,9 @@ WRITE = ["--generate", "", "--max-new", str(BYTES), "--temperature", "0.8", "--s
 
 def call(*command):
     """What a program prints to stdout."""
-    try:
-        done = subprocess.run(command, cwd=lab.ROOT, stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, check=False)
-    except OSError:
-        lab.fail(f"{command[0]}: there is no such program; build it with make")
+    done = subprocess.run(command, cwd=lab.ROOT, stdout=subprocess.PIPE, check=False)
     if done.returncode:
-        lab.fail(f"{' '.join(command[:2])}: "
-                 + lab.last_line(done.stderr.decode("utf-8", "replace")))
+        lab.fail(f"{' '.join(command[:2])}: status {done.returncode}")
     return done.stdout.decode("utf-8", "replace")
 
 
@@ -54,7 +48,7 @@ def write(run):
 def sample(out, data, target, first):
     """Trains on to the target; the text that the model writes then, and its loss."""
     run = os.path.join(out, "run")
-    call("./train_gpt2", "--data", data, *MODEL, *TRAIN, "--target-loss", f"{target:g}",
+    call("./train_gpt2", "--data", data, *map(str, lab.model("0.8M")), *TRAIN, "--target-loss", f"{target:g}",
          "--out", run, *([] if first else ["--resume"]))
     last = [x for x in lab.read_log(os.path.join(run, "log.jsonl")) if x["event"] == "eval"][-1]
     if last["val_loss"] > target:

@@ -57,32 +57,22 @@ def minimum(function, low, high, points=201, rounds=5):
     return (low + high) / 2.0
 
 
-def least_squares(batches, updates, weights=None, power=1.0):
-    """(S_min, B_crit, rms) with the smallest squares of log S - log S_min - log(1 +
-    (B_crit/B)^power), weighted alike unless weights are given. Given B_crit, the best S_min has a
-    closed form, so only B_crit is searched."""
+def least_squares(batches, updates, weights=None):
+    """(S_min, B_crit, rms) with the smallest squares of log S - log S_min - log(1 + B_crit/B),
+    weighted alike unless weights are given. Given B_crit, the best S_min has a closed form, so only
+    B_crit is searched."""
     batches, logs = np.asarray(batches, float), np.log(updates)
     weights = np.ones(len(logs)) if weights is None else np.asarray(weights)
     weights = weights / weights.sum()
 
     def residuals(log_crit):
-        over = power * (np.atleast_1d(log_crit)[:, None] - np.log(batches))
-        rest = logs - np.log1p(np.exp(over))
+        rest = logs - np.log1p(np.exp(np.atleast_1d(log_crit)[:, None] - np.log(batches)))
         offset = rest @ weights
         return offset, rest - offset[:, None]
     at = minimum(lambda log_crit: residuals(log_crit)[1] ** 2 @ weights,
                  math.log(batches.min() / 1e3), math.log(batches.max() * 1e3))
     offset, rest = residuals(at)
     return math.exp(offset[0]), math.exp(at), math.sqrt(np.mean(rest ** 2))
-
-
-def knee_power(batches, updates):
-    """(power, rms) of the fit with one more parameter: below 1 the bend is wider than McCandlish's,
-    above 1 it is sharper."""
-    def rms(log_powers):
-        return [least_squares(batches, updates, power=math.exp(p))[2] for p in log_powers]
-    best = minimum(rms, math.log(0.3), math.log(3.0), points=9, rounds=10)
-    return math.exp(best), rms([best])[0]
 
 
 def knee(points, draws=200):
@@ -160,14 +150,13 @@ def student_t(probability, degrees):
                                                    angle))
 
 
-def mean_interval(values, confidence=0.9, together=1):
-    """(mean, low, high) by Student's t, from these values' own scatter. `together` such intervals
-    hold at once with this confidence (Bonferroni). NaN ends with one value, or one not finite."""
+def mean_interval(values, confidence=0.9):
+    """(mean, low, high) by Student's t, from these values' own scatter. NaN ends with one value, or
+    one not finite."""
     mean, n = sum(values) / len(values), len(values)
     if n < 2 or not math.isfinite(mean):
         return mean, math.nan, math.nan
-    times = student_t(1.0 - (1.0 - confidence) / (2 * together), n - 1)
-    reach = times * deviation(values) / math.sqrt(n)
+    reach = student_t((1.0 + confidence) / 2.0, n - 1) * deviation(values) / math.sqrt(n)
     return mean, mean - reach, mean + reach
 
 
@@ -210,6 +199,17 @@ def crossing(updates, losses, target):
     for (n, above), (m, below) in zip(pairs, pairs[1:]):
         if above > target >= below:
             return n * (m / n) ** ((above - target) / (above - below))
+    return None
+
+
+def first_at(points, level):
+    """x where the y of [(x, y)] first falls to `level`, linear between two points; None if never."""
+    last = None
+    for x, y in points:
+        if y <= level:
+            return x if last is None else last[0] + (x - last[0]) * (last[1] - level) / (
+                last[1] - y)
+        last = x, y
     return None
 
 

@@ -18,14 +18,11 @@ MOST_BYTES = 150_000                 # of a figure
 
 # ---------------------------------------------------------------- reading
 
-def read(label, name=None, out=None):
-    """A result; None without. name: one entry of it, as in fit.json. out: where the experiment may
-    have been run; its own result comes before the committed one."""
-    if not label:
-        return load(os.path.join(RESULTS, name))
+def read(label, out=None):
+    """A result; None without. out: where the experiment may have been run; its own result comes
+    before the committed one."""
     found = out and load(os.path.join(out, label, "result.json"))
-    found = found or load(os.path.join(RESULTS, label + ".json"))
-    return found.get(name.split(".")[0]) if found and name else found
+    return found or load(os.path.join(RESULTS, label + ".json"))
 
 
 def load(path):
@@ -121,9 +118,6 @@ def finished(out, label):
     found = load(path) or sys.exit(f"{path} is missing; run scripts/lab/experiments/{label}.py")
     if found["size"] == "tiny":
         sys.exit(f"{label}: a --tiny run is for tests, its numbers mean nothing")
-    if not found["drawn"]:
-        sys.exit(f"{label}: its figures are missing; run scripts/lab/experiments/{label}.py "
-                 "--redraw with a python3 that has matplotlib")
     with open(path, encoding="utf-8") as f:
         absolute = re.search(r"(?<![\w.})~-])/\w[\w.-]*/[\w./-]*", f.read())
     if absolute:

@@ -31,7 +31,6 @@ import signal
 import subprocess
 import sys
 import time
-from statistics import median
 
 import endpoints
 import kept
@@ -81,6 +80,23 @@ def plain(value, digits=4):
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.{digits}g}"
 
 
+def errorbar(ax, i, x, y, low, high, **look):
+    """Points with their intervals, in the colour and with the marker of curve i."""
+    ends = [[b - a for a, b in zip(low, y)], [b - a for a, b in zip(y, high)]]
+    ax.errorbar(x, y, ends, **{"color": COLOURS[i], "marker": MARKERS[i], "capsize": 2, **look})
+
+
+# Layers, heads, channels of the laboratory's models, by their parameters. One core reads about
+# 180,000 tokens a second with the smallest.
+MODELS = {"35k": (2, 2, 32), "119k": (2, 2, 64), "0.8M": (4, 4, 128)}
+
+
+def model(name, T=32):
+    """The flags of a model with sequences of T tokens."""
+    layers, heads, channels = MODELS[name]
+    return ["--layers", layers, "--heads", heads, "--channels", channels, "--seq-len", T]
+
+
 def half_life_beta2(batch, beta2=0.95, at=4096):
     """AdamW's beta2 for a batch of `batch` tokens: the second moment keeps the half-life in tokens
     that it has with `beta2` at a batch of `at` tokens (Marek et al. 2025), but remembers at least
@@ -125,13 +141,13 @@ def machine(trainer="train_gpt2"):
     if is_cuda(trainer):
         names = output_of("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").splitlines()
         return f"{len(names)} x {names[0].strip()}" if names else "a GPU"
-    model = ""
+    name = ""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as f:
-            model = next((line.split(":", 1)[1] for line in f if line.startswith("model name")), "")
+            name = next((line.split(":", 1)[1] for line in f if line.startswith("model name")), "")
     except OSError:
-        model = output_of("sysctl", "-n", "machdep.cpu.brand_string")
-    return f"{processors()} processors, {' '.join(model.split()) or 'a CPU'}"
+        name = output_of("sysctl", "-n", "machdep.cpu.brand_string")
+    return f"{processors()} processors, {' '.join(name.split()) or 'a CPU'}"
 
 
 def is_cuda(trainer):
@@ -156,7 +172,7 @@ class Job:
               checkpoint goes at its end
     program   replaces the trainer;  env: more environment variables
     alone     no other job runs beside it: for timings
-    thin      at most this many steps stay in the log (run.seconds() still counts all)
+    thin      at most this many steps stay in the log
     """
 
     def __init__(self, name, flags, ranks=1, threads=1, cost=1.0, keep=False, before=(),
@@ -175,8 +191,7 @@ class Run:
     """A finished run: its log, read on first use."""
 
     def __init__(self, job, base, record):
-        self.name, self.flags, self.base, self.record = job.name, job.flags, base, record
-        self.dir = base                                      # if the run was kept
+        self.name, self.base, self.record = job.name, base, record
         self.wall = record.get("wall", 0.0)                  # seconds, start to end
         self._events = None
 
@@ -233,17 +248,6 @@ class Run:
             last = (record["step"], value)
         return None
 
-    def seconds(self):
-        """Seconds of all updates, without evaluations."""
-        if number(self.record.get("step_seconds")):
-            return self.record["step_seconds"]
-        return sum(step["seconds"] for step in self.steps if number(step.get("seconds")))
-
-    def median(self, field, skip=3):
-        """Median of a field over the steps after the first `skip`; None if no step has it."""
-        values = [step[field] for step in self.steps if number(step.get(field))]
-        return median(values[min(skip, len(values) - 1):]) if values else None
-
 
 def read_log(path):
     """The events of a log. A truncated last line (the run was killed) is skipped."""
@@ -255,7 +259,7 @@ def read_log(path):
     for line in lines[:-1]:
         try:
             record = json.loads(line)
-        except (ValueError, RecursionError):
+        except ValueError:
             continue
         if isinstance(record, dict) and "event" in record:
             yield record
@@ -263,14 +267,10 @@ def read_log(path):
 
 def ended(path):
     """Whether a log's last event says that the run is done."""
-    try:
-        with open(path, "rb") as f:
-            f.seek(max(0, os.path.getsize(path) - 2000))
-            last = f.read().strip().split(b"\n")[-1]
-        record = json.loads(last.decode("utf-8", "replace"))
-        return record["event"] == "end" and record["reason"] == "done"
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return False
+    last = {}
+    for last in read_log(path):
+        pass
+    return last.get("event") == "end" and last.get("reason") == "done"
 
 
 def write_json(path, record):
@@ -284,18 +284,15 @@ def write_json(path, record):
 
 
 def thin_log(path, most):
-    """Keeps at most `most` steps of a log, evenly spaced; returns the seconds of all steps."""
+    """Keeps at most `most` steps of a log, evenly spaced."""
     with open(path, encoding="utf-8") as f:
         lines = f.readlines()
     at = [i for i, line in enumerate(lines) if line.startswith('{"event":"step"')]
-    seconds = sum(json.loads(lines[i]).get("seconds") or 0.0 for i in at)
     if len(at) > most:
-        kept = {at[round(j * (len(at) - 1) / max(1, most - 1))] for j in range(most)}
-        dropped = set(at) - kept
+        dropped = set(at) - {at[round(j * (len(at) - 1) / max(1, most - 1))] for j in range(most)}
         with open(path + ".tmp", "w", encoding="utf-8") as f:
             f.writelines(line for i, line in enumerate(lines) if i not in dropped)
         os.replace(path + ".tmp", path)
-    return seconds
 
 
 def end_with_parent():                                       # Linux: a child dies with its parent
@@ -304,23 +301,6 @@ def end_with_parent():                                       # Linux: a child di
 
 
 # ---------------------------------------------------------------- a sweep
-
-def families(jobs):
-    """{name: a number}. Jobs that depend on one another share a number, so that --part keeps them
-    on one machine: a branch needs the checkpoint of its run."""
-    above = {job.name: job.name for job in jobs}
-
-    def first(name):
-        while above[name] != name:
-            name = above[name]
-        return name
-    for job in jobs:
-        for name in job.before:
-            if name in above:
-                above[first(job.name)] = first(name)
-    numbers = {}
-    return {job.name: numbers.setdefault(first(job.name), len(numbers)) for job in jobs}
-
 
 class Sweep:
     """Runs jobs, as many at a time as there are slots; only Experiment.run uses it."""
@@ -331,21 +311,21 @@ class Sweep:
         self.undone = {job.name for job in jobs}
         self.free = list(range(slots))
         self.running = []                                    # (job, process, its slots, since)
-        self.total = sum(job.cost for job in jobs)
-        self.done_cost, self.done, self.count = 0.0, 0, len(jobs)
-        self.began, self.shown = time.time(), 0.0
+        self.count, self.total, self.done_cost = len(jobs), sum(job.cost for job in jobs), 0.0
+        self.began = self.shown = time.time()
 
     def run(self):
         try:
             while self.waiting or self.running:
                 self.start_what_fits()
                 self.collect()
-                self.show()
                 time.sleep(0.02)
         except BaseException:
-            self.stop()
+            for _, process, *_ in self.running:
+                process.terminate()
+            for _, process, *_ in self.running:
+                process.wait()
             raise
-        self.show(last=True)
 
     def start_what_fits(self):
         for job in list(self.waiting):
@@ -358,9 +338,7 @@ class Sweep:
             taken = [self.free.pop(0) for _ in range(need)]
             self.waiting.remove(job)
             self.running.append((job, self.e.start(job, taken), taken, time.time()))
-        if self.waiting and not self.running:
-            fail(f"{self.waiting[0].name}: circular dependency on "
-                 f"{', '.join(self.waiting[0].before)}")
+        assert self.running or not self.waiting, "a circular dependency"
 
     def collect(self):
         for entry in list(self.running):
@@ -371,32 +349,17 @@ class Sweep:
             self.free = sorted(self.free + taken)
             self.e.finish(job, process.returncode, time.time() - since)
             self.undone.discard(job.name)
-            self.done += 1
             self.done_cost += job.cost
+            self.show()
 
-    def stop(self):
-        for _, process, _, _ in self.running:
-            process.terminate()
-        for _, process, _, _ in self.running:
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-
-    def show(self, last=False):
-        now, live = time.time(), sys.stderr.isatty() or bool(os.environ.get("LAB_LIVE"))
-        if not last and now - self.shown < (0.5 if live else 20.0):
-            return
-        if not live and self.shown == 0.0 and not last:
+    def show(self):
+        """A line after each run, but no more than one in 20 seconds."""
+        now = time.time()
+        if now - self.shown > 20.0:
+            left = (now - self.began) * (self.total / self.done_cost - 1.0)
+            print(f"{self.e.label}: {self.count - len(self.undone)}/{self.count} runs, "
+                  f"{clock(left)} left", file=sys.stderr, flush=True)
             self.shown = now
-            return
-        self.shown, spent = now, now - self.began
-        left = spent * (self.total / self.done_cost - 1.0) if self.done_cost else None
-        left = "" if left is None else f", {clock(left)} left"
-        line = (f"{self.e.label}: {self.done}/{self.count} runs"
-                f"{left if not last else ' in ' + clock(spent)}")
-        print(("\r\033[K" if live else "") + line, end="" if live and not last else "\n",
-              file=sys.stderr, flush=True)
 
 
 def clock(seconds):
@@ -476,11 +439,10 @@ class Experiment:
         self.number, self.name, self.title = number, name, title
         self.question, self.prediction = question, prediction
         self.label = f"{number:02d}_{name}"
-        self.began = time.time()
         self.args = self.read_arguments(arguments)
         self.dir = os.path.join(self.args.out, self.label)
-        self.settings, self.figures, self.tables, self.fit = [], [], {}, None
-        self.result, self.noted, self.run_seconds, self.loads = None, False, 0.0, []
+        self.settings, self.figures, self.tables = [], [], {}
+        self.result, self.run_seconds, self.loads = None, 0.0, []
         self.machine = machine(self.args.trainer)
         if self.args.kept:
             self.restore()
@@ -500,10 +462,6 @@ class Experiment:
         parser.add_argument("--jobs", type=int, metavar="N",
                             help="parallel runs (default: number of processors, or GPUs)")
         parser.add_argument("--trainer", metavar="PATH", help="default: ./train_gpt2")
-        parser.add_argument("--part", metavar="I/N", help="make only part I of N of each sweep and "
-                            "draw nothing: for N machines that share --out")
-        parser.add_argument("--redraw", action="store_true",
-                            help="make no run; redraw from existing runs")
         parser.add_argument("--kept", action="store_true", help="make no run; the committed tables "
                             "give the numbers, the figures and the verdict again")
         if arguments:
@@ -514,7 +472,7 @@ class Experiment:
         os.chdir(ROOT)
         args.out = inside_root(here, args.out) if args.out else "lab"
         args.trainer = inside_root(here, args.trainer) if args.trainer else "train_gpt2"
-        self.size, self.part = args.size, read_part(args.part)
+        self.size = args.size
         if args.jobs is None:
             args.jobs = max(1, len(gpus())) if is_cuda(args.trainer) else processors()
         if args.jobs < 1:
@@ -552,9 +510,10 @@ class Experiment:
                 shutil.rmtree(made)
         return path
 
-    def model(self):
-        """The laboratory's model: 35k parameters, about 180,000 tokens/s on one core."""
-        return ["--layers", "2", "--heads", "2", "--channels", "32", "--seq-len", "32"]
+    def timing(self, model, batch, micro, steps):
+        """Flags of some updates for their time alone."""
+        return ["--data", self.corpus(10 ** 6), *model, "--micro-batch", micro, "--batch-tokens",
+                batch, "--steps", steps, "--eval-every", 0, "--eval-tokens", 1024, "--seed", 1]
 
     # -- runs
 
@@ -563,25 +522,13 @@ class Experiment:
         names = [job.name for job in jobs]
         assert len(set(names)) == len(names), "two jobs have one name"
         missing = [job for job in jobs if not self.is_done(job)]
-        family = families(jobs)
-        mine = [job for job in jobs
-                if self.part is None or family[job.name] % self.part[1] == self.part[0]]
-        todo = [job for job in missing if job in mine]
-        if missing and self.args.redraw:
-            fail(f"--redraw: {len(missing)} of {len(jobs)} runs are missing, the first is "
-                 f"{missing[0].name}; run without --redraw first")
-        if todo:
-            try:
-                Sweep(self, todo, self.args.jobs).run()
-            except KeyboardInterrupt:
-                fail("stopped; run the same command again to continue")
-        if self.part is not None and any(not self.is_done(job) for job in jobs):
-            print(f"{self.label}: part {self.args.part} of this sweep is done; once all parts are, "
-                  "run again: with --part for the next sweep, without --part to draw")
-            sys.exit(0)
+        try:
+            Sweep(self, missing, self.args.jobs).run()
+        except KeyboardInterrupt:
+            fail("stopped; run the same command again to continue")
         runs = {job.name: Run(job, self.base(job), self.recorded(job)) for job in jobs}
         self.run_seconds += sum(run.wall for run in runs.values())
-        self.loads += [run.record["load"] for run in runs.values() if "load" in run.record]
+        self.loads += [run.record["load"] for run in runs.values()]
         return runs
 
     def base(self, job):
@@ -660,7 +607,7 @@ class Experiment:
         if job.branch and not job.stays:
             shutil.rmtree(base)
         if job.thin is not None:
-            record["step_seconds"] = thin_log(base + ".jsonl", job.thin)
+            thin_log(base + ".jsonl", job.thin)
         write_json(base + ".json", record)
 
     # -- results
@@ -668,7 +615,7 @@ class Experiment:
     def restore(self):
         """--kept: takes the committed tables, and what is known of the runs behind them."""
         of = kept.read(self.label) or fail(f"{self.label}: nothing is committed")
-        self.tables, self.fit, self.size = of["tables"], of.get("fit"), of["size"]
+        self.tables, self.size = of["tables"], of["size"]
         self.settings, self.machine = of["settings"], of["machine"]
         self.loads, self.run_seconds = of["load"] or [], of["run_seconds"]
 
@@ -691,15 +638,8 @@ class Experiment:
         print(f"{what}: {kept.told(*numbers['rows'][-1][1:])}", flush=True)
 
     def figure(self, name, draw, alt, caption=""):
-        """Saves the Figure that draw(plt) returns; without matplotlib, a note."""
-        try:
-            import matplotlib
-        except ImportError:
-            if not self.noted:
-                print(f"{self.label}: no figures without matplotlib: pip install matplotlib, then "
-                      "--redraw", file=sys.stderr)
-            self.noted = True
-            return
+        """Saves the Figure that draw(plt) returns."""
+        import matplotlib
         matplotlib.use("Agg")                                # no window, no display
         matplotlib.rcParams.update({"font.size": 10, "legend.frameon": False, "legend.fontsize": 9,
                                     "axes.titlesize": 10.5, "figure.dpi": 100})
@@ -740,8 +680,7 @@ class Experiment:
             "settings": self.settings, "figures": self.figures,
             "command": f"{script}{size}{trainer}", "size": self.size, "machine": self.machine,
             "load": [min(self.loads), max(self.loads)] if self.loads else None,
-            "run_seconds": round(self.run_seconds, 1), "drawn": not self.noted,
-            **({"fit": self.fit} if self.fit else {}), "tables": self.tables})
+            "run_seconds": round(self.run_seconds, 1), "tables": self.tables})
 
 
 def rounded(value):
@@ -761,16 +700,3 @@ def inside_root(here, path):
     path = os.path.realpath(os.path.join(here, path))
     root = os.path.realpath(ROOT)
     return os.path.relpath(path, root) if path.startswith(root + os.sep) else path
-
-
-def read_part(text):
-    """"2/4" gives (1, 4)."""
-    if text is None:
-        return None
-    try:
-        part, parts = map(int, text.split("/"))
-    except ValueError:
-        part, parts = 0, 0
-    if not 1 <= part <= parts:
-        fail(f"--part {text}: expected I/N, as in 2/4")
-    return part - 1, parts

@@ -3,7 +3,6 @@
 
     scripts/lab/shared/peak.py ./train_gpt2 --data DIR --steps 2
 """
-import resource
 import subprocess
 import sys
 import time
@@ -14,15 +13,12 @@ import lab
 def watch(command):
     """Returns the command's exit status. Each process's own high-water mark is read while it runs:
     wait4() would include this interpreter, from which the process was forked."""
-    used = device_memory(command)
+    used, peak = device_memory(command), 0
     process = subprocess.Popen(command, preexec_fn=lab.end_with_parent)
-    peak = 0
     while process.poll() is None:
         now = largest(process.pid) if used is None else device_memory(command) - used
         peak = max(peak, now)
         time.sleep(0.01 if used is None else 0.1)
-    if peak == 0 and sys.platform == "darwin":               # no /proc; getrusage counts bytes
-        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     if peak:                                                 # else it ended before it was looked at
         print(f"peak {peak}")
     return process.returncode if process.returncode >= 0 else 128 - process.returncode
@@ -31,15 +27,13 @@ def watch(command):
 def largest(pid):
     """VmHWM, a process's largest resident set so far, in bytes: the maximum of this process and
     those it has started; 0 where there is no /proc."""
-    most = 0
     try:
         with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as f:
-            line = next((line for line in f if line.startswith("VmHWM:")), "x 0")
-        most = 1024 * int(line.split()[1])
+            most = next((1024 * int(line.split()[1]) for line in f if line.startswith("VmHWM:")), 0)
         with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as f:
             return max([most] + [largest(child) for child in f.read().split()])
     except OSError:                                          # it has ended meanwhile
-        return most
+        return 0
 
 
 def device_memory(command):
@@ -59,10 +53,4 @@ def peak_of(run):
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] in ([], ["-h"], ["--help"]):
-        print(__doc__)
-        sys.exit(0 if sys.argv[1:] else "peak.py: no command; expected the program to run")
-    try:
-        sys.exit(watch(sys.argv[1:]))
-    except OSError as error:
-        sys.exit(f"peak.py: {sys.argv[1]}: cannot be started: {error.strerror}")
+    sys.exit(watch(sys.argv[1:]) if sys.argv[1:] else "peak.py: expected the program to run")
