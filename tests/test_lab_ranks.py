@@ -2,18 +2,17 @@
 """The laboratory's experiments on several ranks, 5 and 6, at --tiny: the numbers that they write
 are those of the logs and of the formulas; without MPI they say so; link.sh and pair.sh."""
 import glob
-import json
+import itertools
 import math
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
 
 sys.dont_write_bytecode = True   # before the next line, so that it leaves no __pycache__
 import testing
-from testing import ROOT, near
+from testing import near
 
 sys.path[:0] = testing.LAB_ROOMS
 import kept
@@ -27,15 +26,6 @@ def linked(label):
     found = TINY.run(label)
     if found["verdict"] == "skipped":
         raise testing.Skip(found["why"])
-
-
-def all_ranks(n, size):
-    """Bytes that each of n ranks sends to average a gradient of `size` bytes."""
-    return 2.0 * (n - 1) / n * size
-
-
-def sent_of(label, run):
-    return sum(step.get("bytes_sent", 0) for step in TINY.log(label, run, "step"))
 
 
 # ---- 5: the same update in less time ----
@@ -54,6 +44,7 @@ def test_tiny_time():
             updates = row[f"updates_{arm}"]
             low, high = (sum(spent[:n]) for n in (math.floor(updates), math.ceil(updates)))
             assert low * (1 - 1e-6) <= row[f"seconds_{arm}"] <= high * (1 + 1e-6), row
+        assert row["alpha"] > 0 and row["beta"] > 0, row     # of an all-reduce, by bench_comm
         assert row["same_bits"] == 1 and row["updates_accumulated"] == row["updates_shared"], row
 
 
@@ -70,18 +61,6 @@ def test_pair():
     assert pair('case "$*" in *second) ;; *) exit 4 ;; esac') == 4
 
 
-def test_bench_comm():
-    """The all-reduce of the size that is given."""
-    module = testing.load("05_time")
-    if module.missing():
-        return "MPI, and make MPI=1 build/bench_comm"
-    done = subprocess.run([module.LAUNCH, "-n", "2", module.BENCH, "1000"], cwd=ROOT,
-                          capture_output=True, text=True, check=False)
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["alpha"] > 0 and found["beta"] > 0, found
-    return None
-
-
 # ---- 6: loss against real seconds ----
 
 def test_bandwidth_race():
@@ -95,42 +74,29 @@ def test_bandwidth_race():
         run += f"_h{row['every']:.0f}" if row["every"] else ""
         run += "_s2" if row["method"] == "one" else f"_{row['mbit_s']:.0f}mbit_s2"
         steps, evals = (TINY.log("06_bandwidth", run, event) for event in ("step", "eval"))
-        spent = {0: 0.0}
-        for step in steps:
-            spent[step["step"]] = spent[step["step"] - 1] + step["seconds"]
+        spent = [0.0, *itertools.accumulate(step["seconds"] for step in steps)]
         i = next(i for i, r in enumerate(evals) if r["val_loss"] <= said["target_loss"])
         (t, a), (u, b) = ((spent[r["step"]], r["val_loss"]) for r in (evals[i - 1], evals[i]))
         wanted = t + (u - t) * (a - said["target_loss"]) / (a - b) if i else u
         near(row["seconds_to_target"], wanted, 1e-6, run)
         sums = {"one": 0, "diloco": len(steps) // 5}.get(row["method"], len(steps))
         size = (2 if row["method"] == "bf16" else 4) * said["parameters"]
-        sent = sent_of("06_bandwidth", run)
-        assert abs(sent - sums * all_ranks(2, size)) <= 0.02 * sent, (run, sent, sums * size)
+        sent = sum(step.get("bytes_sent", 0) for step in steps)
+        assert abs(sent - sums * size) <= 0.02 * sent, (run, sent, sums * size)     # of two ranks
         wire = 8 * size / 20e6                   # a bucket of 64 KiB may be ahead of the rate
-        assert spent[len(steps)] >= sums * (wire - 2 * 8 * 65536 / 20e6), run
+        assert spent[-1] >= sums * (wire - 2 * 8 * 65536 / 20e6), run
 
 
 def test_bandwidth_choices():
-    """Each method's batch is the one with the least updates times modelled seconds; updates come
-    from runs without a link, at the rate with the fewest."""
+    """Each method's batch is the one with the least updates times modelled seconds."""
     linked("06_bandwidth")
     said = {row["what"]: row["value"] for row in TINY.table("06_bandwidth", "machine")}
-    tried = TINY.table("06_bandwidth", "updates")
-    for row in tried:
-        if not row["every"]:
-            run = f"tune_b{row['batch_tokens']:.0f}_lr{row['lr']:g}_s1"
-            evals = TINY.log("06_bandwidth", run, "eval")
-            last = [r for r in evals if r["val_loss"] > said["target_loss"]]
-            assert last[-1]["step"] < row["updates_to_target"] <= evals[-1]["step"]
-    free = [row["seconds_waited"] for row in TINY.table("06_bandwidth", "calibration")
-            if row["mbit_s"] is None and not row["overlap"] and row["batch_tokens"] in (128, 512)]
-    near(said["seconds_exchange_unlimited"], min(free))
     for row in TINY.table("06_bandwidth", "race"):
         ranks, numbers = {"one": (1, 0), "bf16": (2, 2)}.get(row["method"], (2, 4))
         talk = said["seconds_exchange_unlimited"] + 8 * numbers * said["parameters"] / (
             20e6 * 1448 / 1514)
         found = {}
-        for choice in tried:
+        for choice in TINY.table("06_bandwidth", "updates"):
             if bool(choice["every"]) != (row["method"] == "diloco"):
                 continue
             compute = (said["seconds_fixed"]
@@ -141,15 +107,6 @@ def test_bandwidth_choices():
                                              compute + wait)
         assert row["batch_tokens"] == min(found, key=found.get), (row, found)
         near(row["modelled_seconds_update"], found[row["batch_tokens"]][1], 1e-6, row["method"])
-
-
-def needs_links():
-    if not shutil.which("mpirun") or not os.access(
-            os.path.join(ROOT, "build", "train_gpt2-mpi"), os.X_OK):
-        raise testing.Skip("MPI, and make MPI=1 build/train_gpt2-mpi")
-    if subprocess.call([LINK, "--check"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                       stderr=subprocess.DEVNULL):
-        raise testing.Skip("network namespaces")
 
 
 # ---- what is missing ----
@@ -184,18 +141,13 @@ def inside(word):
     return pids, namespaces
 
 
-def wait_until(done):
-    """Up to twenty seconds."""
-    limit = time.time() + 20
-    while not done() and time.time() < limit:
-        time.sleep(0.05)
-    return done()
-
-
 def test_link_vanishes():
     """Whatever ends link.sh, its ranks end, and with them the namespaces: there is nothing else
     that keeps these."""
-    needs_links()
+    if not shutil.which("mpirun") or subprocess.call([LINK, "--check"], stdin=subprocess.DEVNULL,
+                                                     stdout=subprocess.DEVNULL,
+                                                     stderr=subprocess.DEVNULL):
+        raise testing.Skip("MPI and network namespaces")
     for kind in (signal.SIGINT, signal.SIGKILL):
         word = f"{777000 + os.getpid()}.{int(kind)}"
         # A shell's background jobs ignore SIGINT; no script can trap what it was born ignoring.
@@ -206,12 +158,11 @@ def test_link_vanishes():
         try:
             # link.sh, unshare, link.sh inside, mpirun, and two sleeps that are not where we are.
             devices = os.listdir("/sys/class/net")
-            assert wait_until(lambda: len(inside(f"sleep\0{word}")[0]) >= 6)
+            testing.wait_until(lambda: len(inside(f"sleep\0{word}")[0]) >= 6)
             assert len(inside(f"sleep\0{word}")[1]) == 3, inside(f"sleep\0{word}")
             assert sorted(os.listdir("/sys/class/net")) == sorted(devices), "a device outside"
             process.send_signal(kind)
-            assert wait_until(lambda: process.poll() is not None and not inside(word)[0]), (
-                f"after {kind.name}: {len(inside(word)[0])} processes are left")
+            testing.wait_until(lambda: process.poll() is not None and not inside(word)[0])
         finally:
             for pid in inside(word)[0]:
                 os.kill(pid, signal.SIGKILL)

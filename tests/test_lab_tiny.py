@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The laboratory's experiments at --tiny: each ends with its tables, figures and verdict, and makes
-no run twice; numbers in its tables are computed anew here, from the logs. Those of several ranks
-are in test_lab_ranks.py."""
+no run twice; what its runs have found is computed anew here, from the logs. What follows from the
+tables is in test_lab_kept.py, experiments on several ranks are in test_lab_ranks.py."""
 import math
 import os
 import statistics
@@ -14,7 +14,6 @@ from testing import near
 
 sys.path[:0] = testing.LAB_ROOMS
 import endpoints
-import fit
 import kept
 import lab
 
@@ -95,7 +94,7 @@ def test_knee_table():
 
 
 def test_local_table():
-    """Branches of fresh seeds at the rates that seed 1 chose; the ratio is of their updates."""
+    """Branches of fresh seeds at the rates that seed 1 chose."""
     points = {(p["seq_len"], p["seed"], p["batch_tokens"]): p
               for p in TINY.table("02_local", "local_points")}
     assert sorted(points) == [(32, s, b) for s in (3, 4) for b in (64, 256)] + [
@@ -103,10 +102,6 @@ def test_local_table():
     tuned = {(p["seq_len"], p["batch_tokens"]): p for p in TINY.table("02_local", "tuned")}
     for (length, _, batch), p in points.items():
         assert p["lr_times"] == tuned[length, batch]["lr_times"], p
-    for row in TINY.table("02_local", "ratios"):
-        few, many = (points[row["seq_len"], row["seed"], b]["updates"] for b in (64, 256))
-        assert (row["updates_small"], row["updates_large"]) == (few, many), row
-        near(row["ratio"], few / many)
     assert not any("_s2_" in run for run in runs_of("02_local"))
 
 
@@ -134,8 +129,7 @@ def test_small_table():
 # ---- 4 ----
 
 def test_device_seconds():
-    """A setting's seconds are the median over blocks of the lower quartile of updates, and the line
-    goes through them."""
+    """A setting's seconds are, in each block, the lower quartile of its updates."""
     made, blocks = {}, {}
     for run in runs_of("04_one_device"):
         if run.startswith(("control_", "uneven_")):
@@ -149,51 +143,22 @@ def test_device_seconds():
         setting = row["threads"], tokens, tokens * row["accumulation"]
         blocks.setdefault(setting, []).append(row["seconds"])
         assert any(abs(row["seconds"] - x) <= 1e-6 * x for x in made[setting]), (row, made[setting])
-    assert {len(of) for of in blocks.values()} == {2}, blocks
-    lines = TINY.table("04_one_device", "line")
-    assert [x["threads"] for x in lines] == sorted({1, lab.processors()}), lines
-    for found in lines:
-        passed = [(tokens, statistics.median(of)) for (threads, tokens, batch), of in blocks.items()
-                  if (threads, batch) == (found["threads"], tokens)]
-        for name, value in zip(("t_0", "tau"), fit.fit_device(*zip(*passed))):
-            near(found[name], value)
-            assert found[name + "_low"] <= found[name] <= found[name + "_high"], (name, found)
+    assert {len(of) for of in blocks.values()} == {2} and len(blocks) == len(made), blocks
 
 
 # ---- 7 ----
 
-TOKENS = 65536                                   # of the tiny size
-
-
-def test_schedules_batches():
-    """The planned schedule grows linearly, in whole micro-batches. By the norm test each batch
-    follows from what the log says of the update before: the noise scale over eta^2 in whole
-    micro-batches, 50 updates after the warm-up or the last raise, at most doubled, at most 4096.
-    The rate stays when the batch grows; beta2 halves in as many tokens at every batch."""
-    unit, tokens, planned, grew, waited = 4 * 32, 0, [], 0, 0
-    linear, adaptive = (TINY.log("07_schedules", f"{name}_lr0.016_s11", "step")
-                        for name in ("linear", "adaptive0.5_4096"))
-    while tokens < TOKENS:
-        batch = 512 + (4096 - 512) * tokens / TOKENS
-        planned.append(max(unit, int(batch / unit + 0.5) * unit))
-        tokens += planned[-1]
-    assert [s["batch_tokens"] for s in linear] == planned
-    assert adaptive[0]["batch_tokens"] == 512
-    for now, after in zip(adaptive, adaptive[1:]):
-        before = now["batch_tokens"]
-        waited = 0 if now["tokens"] < TOKENS // 40 else waited + 1
-        wanted = min(2 * before, (now["noise_scale"] or math.inf) / 0.5 ** 2)
-        batch = min(4096, max(before, math.ceil(wanted / unit) * unit))
-        batch = before if waited < 50 else batch
-        assert after["batch_tokens"] == batch, (now, after["batch_tokens"], batch)
-        waited = 0 if batch > before else waited
-        grew += batch > before
-    assert grew >= 1, grew
-    for name, steps, batch in [("linear", linear, 4096), ("adaptive0.5_4096", adaptive, 512)]:
-        middle = [s for s in steps if TOKENS // 40 < s["tokens"] < 0.79 * TOKENS]
-        assert len(middle) >= 3 and all(abs(s["lr"] - 0.016) < 1e-8 for s in middle), name
-        start, = TINY.log("07_schedules", f"{name}_lr0.016_s11", "start")
-        near(start["beta2"], 0.95 ** (batch / 4096))
+def test_schedules_pairs():
+    """Updates and loss of each run of a pair are those in its log. tests/test_batch.c has when a
+    batch grows."""
+    names = {"norm test to 4,096": "adaptive0.5_4096", "linear ramp to 4,096": "linear"}
+    rows = TINY.table("07_schedules", "pairs")
+    assert len(rows) == 8 and set(names) == {row["compared"] for row in rows}, rows
+    for row in rows:
+        name = names.get(row["batch"], "constant" + row["batch"].replace(",", "").split()[-1])
+        run = f"{name}_lr{row['lr']:g}_s{row['seed']}"
+        assert row["updates"] == len(TINY.log("07_schedules", run, "step")), row
+        near(row["val_loss"], TINY.log("07_schedules", run, "eval")[-1]["val_loss"])
 
 
 # ---- 8 ----
@@ -216,20 +181,6 @@ def test_fits_measured():
                if start["ranks"] == 1 and start["channels"] == 256]
     row = TINY.table("08_fits", "seconds")[0]
     assert any(abs(row["measured_seconds"] / of - 1) < 1e-6 for of in medians), (row, medians)
-
-
-# ---- 10 ----
-
-def test_curves_and_lanes():
-    """Experiment 10 replays the runs of experiment 2."""
-    learned = kept.pooled("35k", 2.9, TINY.out)
-    lanes = TINY.table("10_replayed", "lanes")
-    assert {row["workers"] for row in lanes} == {1, 2, 4, 8}, lanes
-    for row in lanes:
-        near(row["updates"], statistics.mean(learned[row["batch_tokens"]][1].values()))
-        cost = row["update_seconds"] - row["share_seconds"]
-        assert (cost == 0.0) == (row["workers"] == 1 or row["bandwidth"] is None), row
-        near(row["seconds_to_target"], row["updates"] * row["update_seconds"])
 
 
 def test_peak():

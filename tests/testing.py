@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LAB_ROOMS = [os.path.join(ROOT, *room) for room in [("scripts", "lab", "experiments"),
@@ -54,6 +55,13 @@ def load(name):
 def near(found, wanted, relative=1e-6, what=""):
     """Equal, but for this part of what is wanted."""
     assert abs(found - wanted) <= relative * abs(wanted), f"{what}: {found}, not {wanted}"
+
+
+def wait_until(what, seconds=20.0):
+    end = time.time() + seconds
+    while not what():
+        assert time.time() < end, "waited in vain"
+        time.sleep(0.02)
 
 
 class Tiny:

@@ -70,7 +70,21 @@ MODELS = [model("GPT-2 124M", "--init d12", 1024, 88), model("GPT-2 355M", "--in
           model("119k, on a CPU core each", small(2, 2, 64), 32, 20, CORES, machine="here@0.139"),
           model("0.8M, on a CPU core each", small(4, 4, 128), 32, 20, CORES, machine="here@0.164")]
 
-STYLE = report.STYLE + race.STYLE + """
+STYLE = """
+body { font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; color: #1a1a1a;
+       background: #fff; margin: 0 auto; max-width: 50rem; padding: .7rem;
+       overflow-wrap: anywhere; }
+h1 { font-size: 1.6rem; line-height: 1.25; } h2 { font-size: 1.25rem; margin-top: 2.8rem;
+     border-top: 1px solid #ccc; padding-top: 1rem; } a { color: #00518a; }
+img { max-width: 100%; height: auto; display: block; margin: 1rem auto 0; }
+figure { margin: 0; } figcaption { font-size: .9rem; color: #444; }
+code, pre { font: .85rem/1.5 ui-monospace, Menlo, Consolas, monospace; background: #f2f2f2; }
+code { padding: .1rem .25rem; } pre { padding: .6rem; white-space: pre-wrap; }
+.scroll { overflow-x: auto; overflow-wrap: normal; }
+table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
+th, td { border: 1px solid #ccc; padding: .25rem .5rem; text-align: right; vertical-align: top; }
+th { background: #f2f2f2; } summary { cursor: pointer; margin-top: .6rem; }
+""" + race.STYLE + """
 body { max-width: 56rem; }
 #controls { display: grid; grid-template-columns: repeat(auto-fill, minmax(19rem, 1fr));
             gap: .7rem 1.5rem; background: #f6f6f6; padding: .8rem; }
@@ -265,7 +279,8 @@ def main():
     try:
         text = build(read("README.md"))
         os.makedirs(os.path.dirname(os.path.abspath(out)), exist_ok=True)
-        report.write(out, text)
+        with open(out, "w", encoding="utf-8") as f:
+            f.write(text)
     except OSError as error:
         lab.fail(f"{error.filename}: {error.strerror}")
     print(f"{os.path.relpath(out)}: open it in a browser")

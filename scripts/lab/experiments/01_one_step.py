@@ -170,70 +170,50 @@ def write_tables(e, measured):
 
 # ---------------------------------------------------------------- from the tables on
 
-def endpoint(fits):
-    """What the plan judges, from the rows of `fits`: empty unless both checkpoints have a fit."""
-    rows = kept.only(fits, direction="adam", quantity="b_noise")
-    return [(f"{row['checkpoint']} rate", row["fitted_over_predicted"], row["ratio_low"],
-             row["ratio_high"]) for row in rows] if len(rows) == 2 else []
-
-
-def tell(e):
-    for row in e.rows("fits"):
-        e.found(f"{row['checkpoint']} rate, {DIRECTIONS[row['direction']]}: {row['quantity']} "
-                "fitted over predicted", row["fitted_over_predicted"], row["ratio_low"],
-                row["ratio_high"])
-
-
 def draw(plt, points, fits):
     """The fall of the loss in one step of Adam's direction: predicted, fitted and measured. points,
     fits: rows of the tables."""
-    figure, ax = plt.subplots(figsize=(7.6, 5.0), layout="constrained")
-    halves = []
+    curves, halves = [], []
     for i, name in enumerate(["constant", "annealed"]):
-        of, colour = kept.only(points, checkpoint=name, direction="adam"), lab.COLOURS[i]
-        of = [p for p in of if p["fall"] > 0.0]
+        of = [p for p in kept.only(points, checkpoint=name, direction="adam") if p["fall"] > 0.0]
         known = {row["quantity"]: row for row in kept.only(fits, checkpoint=name, direction="adam")}
         if not of or not known:
             continue
-        x, y = [p["batch_tokens"] for p in of], [p["fall"] for p in of]
+        colour, x = {"color": lab.COLOURS[i]}, [p["batch_tokens"] for p in of]
         across = np.geomspace(x[0], x[-1], 61)
-        for kind, look in [("predicted", "-"), ("fitted", "--")]:
+        for kind, line in [("predicted", "-"), ("fitted", "--")]:
             top, b_noise = known["dl_max"][kind], known["b_noise"][kind]
-            ax.plot(across, top / (1.0 + b_noise / across), look, color=colour,
-                    linewidth=1.8 if look == "-" else 1.2)
-        lab.errorbar(ax, i, x, y, [max(p["fall_low"], p["fall"] / 5.0) for p in of],
-                     [p["fall_high"] for p in of], linestyle="none",
-                     label=["constant rate", "rate annealed to zero"][i])
-        half = known["b_noise"]["fitted"]
-        halves.append(half)
-        ax.plot([half], [known["dl_max"]["fitted"] / 2], "*", color=colour, markersize=19,
-                markerfacecolor="white", zorder=1)
-    for look, words in [("-", "predicted, without a fit"), ("--", "fitted"),
-                        ("*", "B_noise: half of what a very large batch does")]:
-        ax.plot([], [], look, color="#555555", label=words)
-    ax.legend(loc="lower right")
-    lab.log_axis(ax.xaxis, base=2)
-    lab.log_axis(ax.yaxis)
-    above = ax.secondary_xaxis("top", functions=(lambda b: b / T, lambda n: n * T))
-    lab.log_axis(above.xaxis, base=2)
-    above.set_xlabel(f"sequences of {T} tokens")
-    lab.axes(ax, "tokens of the step's batch", "nats that the loss falls in one step")
-    if len(halves) == 2:
-        figure.suptitle(f"A step of {halves[0]:,.0f} tokens does half of what a very large one "
-                        f"does; after annealing, {halves[1]:,.0f}", x=0.01, ha="left",
-                        fontsize=10.5)
-    return figure
+            curves.append(lab.Curve(f"{name} rate, {kind}", across, top / (1.0 + b_noise / across),
+                                    look={**colour, "marker": "", "linestyle": line}))
+        curves.append(lab.Curve(
+            None, x, [p["fall"] for p in of], [max(p["fall_low"], p["fall"] / 5.0) for p in of],
+            [p["fall_high"] for p in of], {**colour, "marker": "o", "linestyle": ""}))
+        halves.append(known["b_noise"]["fitted"])
+        curves.append(lab.Curve(None, halves[-1:], [known["dl_max"]["fitted"] / 2], look={
+            **colour, "marker": "*", "markersize": 19, "markerfacecolor": "white", "zorder": 1}))
+    half, more = [f"{b:,.0f}" for b in halves] if len(halves) == 2 else "??"
+    return lab.panels(plt, [{
+        "curves": curves, "x": "tokens of the step's batch", "log": (2, 10),
+        "y": "nats that the loss falls in one step"}],
+        f"A step of {half} tokens does half of what a very large one does; after annealing, {more}")
 
 
 def conclude(e):
-    points, fits = e.rows("points"), e.rows("fits")
-    tell(e)
-    e.figure("one_step", lambda plt: draw(plt, points, fits), alt=(
-        "How far one step lowers the loss, against its batch in tokens and in sequences: in "
-        "proportion to the batch, then hardly further beyond the noise scale."),
-        caption="Solid lines are predicted from gradients and curvature alone. Beyond B_noise a "
-                "larger batch hardly lowers the loss further: hence a critical batch size.")
-    e.decide(endpoint(fits))
+    """The plan judges Adam's direction at both checkpoints, and nothing unless both have a fit."""
+    judged = []
+    for row in e.rows("fits"):
+        ratio = [row[key] for key in ("fitted_over_predicted", "ratio_low", "ratio_high")]
+        e.found(f"{row['checkpoint']} rate, {DIRECTIONS[row['direction']]}: {row['quantity']} "
+                "fitted over predicted", *ratio)
+        if (row["direction"], row["quantity"]) == ("adam", "b_noise"):
+            judged.append((f"{row['checkpoint']} rate", *ratio))
+    e.figure("one_step", lambda plt: draw(plt, e.rows("points"), e.rows("fits")), alt=(
+        "How far one step lowers the loss, against its batch in tokens: in proportion to the "
+        "batch, then hardly further beyond the noise scale."),
+        caption="Solid lines are predicted from gradients and curvature alone. Stars: B_noise, "
+                "half of what a very large batch does. Beyond it a larger batch hardly lowers the "
+                "loss further: hence a critical batch size.")
+    return judged if len(judged) == 2 else []
 
 
 # ---------------------------------------------------------------- the experiment
@@ -268,18 +248,10 @@ def measure(e):
                      for of, job in jobs.items()})
 
 
-def main():
-    e = lab.Experiment(
-        1, "one_step", title="One step",
+if __name__ == "__main__":
+    lab.experiment(
+        1, "one_step", measure, conclude, title="One step",
         question="Why does a step of a larger batch lower the loss further, and up to which size?",
         prediction="The fall is ΔL_max/(1 + B_noise/B), at the rate ε_max/(1 + B_noise/B). The "
         "constants follow from gradients and curvature at the checkpoint, without a fit. B_noise "
         "fitted to measured steps lies within a factor of 1.5 of it.")
-    if not e.args.kept:
-        measure(e)
-    conclude(e)
-    e.close()
-
-
-if __name__ == "__main__":
-    main()

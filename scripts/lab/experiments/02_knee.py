@@ -31,8 +31,7 @@ TARGETS = [2.5, 2.25, 2.0, 1.8, 1.7, 1.6, 1.5, 1.4]
 # batches: {tokens: the lowest target it trains to}; batches far below B_crit need not go further.
 Size = namedtuple("Size", "name rate tokens knee batches")
 
-# A line of the table `runs`: updates to the target, or None.
-Row = namedtuple("Row", "size batch lr seed target reading updates")
+RUNS = ["size", "batch_tokens", "lr", "seed", "target_nats", "reading", "updates"]
 
 # One fit: knee is fit.Knee.
 Growth = namedtuple("Growth", "size reading target points knee")
@@ -54,21 +53,11 @@ SIZES = {
 }
 
 
-def settings(e):
-    e.sizes = SIZES[e.size]
-    e.tuned, e.fresh = e.pick(tiny=([1], [3]), quick=([1], [3]), full=([1, 2], [3, 4, 5, 6]))
-    e.targets = e.pick([3.0, 2.9], TARGETS, TARGETS)
-
-
 # ---------------------------------------------------------------- runs
 
 def cap(size, batch):
     """Tokens after which a run counts as not reaching its target."""
     return 2.0 * size.tokens * (1.0 + batch / size.knee)
-
-
-def corpus(e):
-    return e.corpus(e.pick(10 ** 6, 8 * 10 ** 6, 32 * 10 ** 6))
 
 
 def rate(size, power):
@@ -78,10 +67,10 @@ def rate(size, power):
 def job(e, size, batch, power, seed, target, most, again=False):
     """A run until the target, or `most` tokens. An evaluation of weights and average costs as much
     as training on 5,500 tokens."""
-    every = T * e.pick(48, 512, 1024)
+    every, corpus = T * e.pick(48, 512, 1024), e.pick(10 ** 6, 8 * 10 ** 6, 32 * 10 ** 6)
     name = f"{size.name}_b{batch}_lr{rate(size, power):.6f}_s{seed}_to{target:g}"
     return lab.Job(name + (f"_in{math.ceil(most / batch)}" if again else ""), [
-        "--data", corpus(e), *lab.model(size.name, T), "--micro-batch", min(batch // T, 64),
+        "--data", e.corpus(corpus), *lab.model(size.name, T), "--micro-batch", min(batch // T, 64),
         "--batch-tokens", batch, "--lr", f"{rate(size, power):.6g}", "--lr-schedule", "constant",
         "--warmup-tokens", e.pick(2, WARMUP, WARMUP) * batch,
         "--beta2", f"{lab.half_life_beta2(batch, at=128 * T):.7g}",
@@ -146,11 +135,12 @@ class Batch:
                    for (own, seed, _), run in self.done.items()
                    if (own, seed) == (power, self.e.tuned[0]))
 
-    def next_seeds(self):
-        """The same for the other tuned seeds: each rate that is best so far on the first alone."""
+    def best_runs(self, seeds=math.inf):
+        """The same for other seeds: each rate that is best for a target, to the lowest such one, if
+        fewer tuned seeds than these have run it."""
         want = {}
         for target, _, best in self.bests():
-            if len(best.updates) < len(self.e.tuned):
+            if len(best.updates) < seeds:
                 want.setdefault(best.lr, target)
         return [(power, target, self.most(target, 2.0)) for power, target in want.items()]
 
@@ -158,13 +148,6 @@ class Batch:
         """[(target, reading, fit.Point)] of the best rates so far, the lowest target first."""
         every = [(t, r, self.best(t, r)) for t in sorted(self.targets) for r in READINGS]
         return [found for found in every if found[2]]
-
-    def fresh_runs(self):
-        """The same for fresh seeds: each rate that is best for a target, to the lowest such one."""
-        want = {}
-        for target, _, best in self.bests():
-            want.setdefault(best.lr, target)
-        return [(power, target, self.most(target, 2.0)) for power, target in want.items()]
 
     def untouched(self, first):
         """A fresh run at the rate that is best for another batch; none if it has been made."""
@@ -202,10 +185,10 @@ def sweep(e):
     every = [[Batch(e, size, b) for b in size.batches] for size in e.sizes]
     for own in every:
         while (make_all(e, [(b, b.make(b.next_rates(), e.tuned[:1])) for b in own]) or
-               make_all(e, [(b, b.make(b.next_seeds(), e.tuned[1:])) for b in own])):
+               make_all(e, [(b, b.make(b.best_runs(len(e.tuned)), e.tuned[1:])) for b in own])):
             pass
     for own in every:
-        make_all(e, [(b, b.make(b.fresh_runs(), e.fresh)) for b in own])
+        make_all(e, [(b, b.make(b.best_runs(), e.fresh)) for b in own])
     for own in every:
         far = [b for b in own if b.lowest == min(of.lowest for of in own)]
         make_all(e, [(b, b.make(b.untouched(far[0]), e.fresh[-1:])) for b in far])
@@ -213,8 +196,8 @@ def sweep(e):
 
 
 def rows_of(e, every):
-    """[Row] of all runs."""
-    return [Row(b.size.name, b.batch, rate(b.size, power), seed, target, reading, n)
+    """Of the table `runs`: updates to the target, or None."""
+    return [[b.size.name, b.batch, rate(b.size, power), seed, target, reading, n]
             for b in every for target in b.targets for reading in READINGS
             for seed in e.tuned + e.fresh
             for power, n in sorted(b.read(target, reading, seed).items())]
@@ -232,10 +215,10 @@ def curves_of(every):
 def point(rows):
     """fit.Point of the fresh seeds at the best rate of the tuned ones; of the tuned seeds while
     there are no others; None if most seeds did not reach the target."""
-    tried, reported = {}, {}
-    for row in rows:
-        (tried if row.seed in kept.TUNED else reported).setdefault(row.lr, []).append(row.updates)
-    best = fit.best_rate(rows[0].batch, tried)
+    tried, reported = ({lr: [row["updates"] for row in own] for (lr,), own in kept.grouped(
+        [row for row in rows if (row["seed"] in kept.TUNED) == tuned], "lr").items()}
+        for tuned in (True, False))
+    best = fit.best_rate(rows[0]["batch_tokens"], tried)
     if best is None:
         return None
     updates = reported.get(best.lr) or best.updates
@@ -243,16 +226,14 @@ def point(rows):
     return None if math.isinf(middle) else best._replace(updates=updates, median=middle)
 
 
-def measure(rows):
+def measure_knees(rows):
     """[Growth] of each size, reading and target, the smallest size first."""
-    found, together = [], {}
-    for row in rows:
-        together.setdefault((row.size, row.reading, row.target), {}).setdefault(
-            row.batch, []).append(row)
-    for (size, reading, target), own in sorted(together.items(), key=lambda at: (
-            list(lab.MODELS).index(at[0][0]), at[0][1] != "weights", -at[0][2])):
-        points = [point(runs) for _, runs in sorted(own.items())
-                  if any(row.seed in kept.TUNED for row in runs)]
+    found = []
+    for (size, reading, target), own in sorted(
+            kept.grouped(rows, "size", "reading", "target_nats").items(), key=lambda at: (
+                list(lab.MODELS).index(at[0][0]), at[0][1] != "weights", -at[0][2])):
+        points = [point(runs) for _, runs in sorted(kept.grouped(own, "batch_tokens").items())
+                  if any(row["seed"] in kept.TUNED for row in runs)]
         there = [p for p in points if p]
         found.append(Growth(size, reading, target, there, fit.knee(there)))
     return found
@@ -265,12 +246,6 @@ def fitted(found, reading="weights"):
 def fewest(points):
     """The fewest tokens of a curve that were measured."""
     return min(p.median * p.batch for p in points)
-
-
-def misfit(found, low, high):
-    """[measured updates over fitted] between these batches, in units of B_crit."""
-    return [p.median / fit.predicted_updates(p.batch, g.knee.s_min, g.knee.b_crit)
-            for g in found for p in g.points if low <= p.batch / g.knee.b_crit < high]
 
 
 def exponent(found):
@@ -311,7 +286,13 @@ def between_sizes(found):
     return rows
 
 
-# ---------------------------------------------------------------- tables
+# ---------------------------------------------------------------- what was found
+
+def spread(p):
+    """Fewest and most updates among the seeds that reached the target."""
+    there = [n for n in p.updates if n is not None]
+    return min(there), max(there)
+
 
 def write(e, found):
     e.table("points", ["size", "reading", "target_nats", "batch_tokens", "best_lr", "edge", "seeds",
@@ -323,20 +304,9 @@ def write(e, found):
              for g in found for p in g.points])
     e.table("fit", ["size", "reading", "target_nats", "s_min", "b_crit", "b_crit_low",
                     "b_crit_high", "e_min", "rms", "refused"],
-            [[g.size, g.reading, g.target, *numbers_of(g.knee), g.knee.reason] for g in found])
+            [[g.size, g.reading, g.target, k.s_min, k.b_crit, k.low, k.high, k.s_min * k.b_crit,
+              k.rms, k.reason] for g in found for k in [g.knee]])
 
-
-def numbers_of(k):
-    return [None] * 6 if k.reason else [k.s_min, k.b_crit, k.low, k.high, k.s_min * k.b_crit, k.rms]
-
-
-def spread(p):
-    """Fewest and most updates among the seeds that reached the target."""
-    there = [n for n in p.updates if n is not None]
-    return min(there), max(there)
-
-
-# ---------------------------------------------------------------- what was found
 
 def tell(e, found):
     fits = fitted(found)
@@ -350,18 +320,17 @@ def tell(e, found):
         tell_fits(e, fits)
     for small, large, ratio, low, high in between_sizes(fits):
         e.found(f"B_crit of {large} over that of {small}, at equal loss", ratio, low, high)
-    for name, reading in [("constant rates", "weights"), ("averaged weights", "averaged")]:
-        slope = exponent(fitted(found, reading))
+    exponents = [("constant rates", fits), ("averaged weights", fitted(found, "averaged"))]
+    exponents += [(f"{size} alone", [g for g in fits if g.size == size])
+                  for size in dict.fromkeys(g.size for g in fits)]
+    for words, of in exponents:
+        slope = exponent(of)
         if slope:
-            e.found(f"exponent of B_crit in the fewest tokens measured, {name}", *slope)
-    for size in dict.fromkeys(g.size for g in fits):
-        slope = exponent([g for g in fits if g.size == size])
-        if slope:
-            e.found(f"exponent of B_crit in the fewest tokens measured, {size} alone", *slope)
+            e.found(f"exponent of B_crit in the fewest tokens measured, {words}", *slope)
 
 
 def tell_fits(e, fits):
-    """What was measured beside the formula, and where the formula misses."""
+    """Twice the batch at the far end, seed by seed; and where the formula misses."""
     small, large = fits[-1].points[-2:]
     of = [{row["seed"]: row["updates"] for row in e.rows(
         "runs", size=fits[-1].size, reading="weights", target_nats=fits[-1].target,
@@ -370,11 +339,11 @@ def tell_fits(e, fits):
     if logs:
         e.found(f"updates of {large.batch} tokens over {small.batch}, {fits[-1].size} to "
                 f"{fits[-1].target:g} nats, all {len(logs)} seeds", *fit.ratio_interval(logs))
-    for words, low, high in [("below B_crit/8", 0.0, 0.125),
-                             ("above 3 B_crit", 3.0, math.inf)]:
-        own = misfit(fits, low, high)
-        if own:
-            e.found(f"share of points above the fit, {words}", mean(x > 1 for x in own))
+    for words, low, high in [("below B_crit/8", 0.0, 0.125), ("above 3 B_crit", 3.0, math.inf)]:
+        above = [p.median > fit.predicted_updates(p.batch, g.knee.s_min, g.knee.b_crit)
+                 for g in fits for p in g.points if low <= p.batch / g.knee.b_crit < high]
+        if above:
+            e.found(f"share of points above the fit, {words}", mean(above))
     e.found("rms error of the formula, median", median(g.knee.rms for g in fits))
 
 
@@ -382,78 +351,58 @@ def tell_fits(e, fits):
 
 def draw(plt, own):
     """Updates and tokens against the batch, to the lowest loss and two higher ones."""
-    figure, panels = plt.subplots(1, 2, figsize=(10, 4.6), layout="constrained")
-    for ax, times, words in [(panels[0], lambda p: 1.0, "updates"),
-                             (panels[1], lambda p: p.batch / 1e6, "million tokens")]:
-        for i, at in enumerate(sorted({len(own) // 4, len(own) // 2, len(own) - 1})):
-            draw_curve(ax, own[at], times, lab.COLOURS[i], lab.MARKERS[i])
-        ax.set_ylim(0, None)
-        ax.locator_params(axis="x", nbins=5)
-        ax.xaxis.set_major_formatter(lambda value, _: lab.plain(value))
-        ax.yaxis.set_major_formatter(lambda value, _: lab.plain(value))
-        lab.axes(ax, "batch size (tokens an update)", f"{words} to the loss")
-    panels[0].legend(title="to a loss of")
+    shown = [own[at] for at in sorted({len(own) // 4, len(own) // 2, len(own) - 1})]
     a, b, c = (own[-1].points[i] for i in (0, -3, -1))
-    figure.suptitle(
+    figure = lab.panels(plt, [{
+        "curves": [lab.Curve(f"{g.target:g} nats", [p.batch for p in g.points], *zip(*(
+            [times(p) * n for n in (p.median, *spread(p))] for p in g.points)),
+                             {"linestyle": "-"}) for g in shown],
+        "x": "batch size (tokens an update)", "y": words, "legend": "to a loss of"}
+        for times, words in [(lambda p: 1.0, "updates to the loss"),
+                             (lambda p: p.batch / 1e6, "million tokens to the loss")]],
         f"{own[-1].size} parameters to a loss of {own[-1].target:g}: {b.batch / a.batch:.0f} times "
         f"the batch took {a.median / b.median:.1f} times fewer updates,\nanother "
         f"{c.batch / b.batch:.0f} times only {b.median / c.median:.1f} times fewer, and "
-        f"{c.median * c.batch / b.median / b.batch:.1f} times the tokens", fontsize=11)
+        f"{c.median * c.batch / b.median / b.batch:.1f} times the tokens", (10, 4.6))
+    for ax in figure.axes:
+        ax.set_ylim(0, None)
     return figure
 
 
-def draw_curve(ax, g, times, colour, marker):
-    ax.plot([p.batch for p in g.points], [times(p) * p.median for p in g.points], color=colour,
-            linewidth=1.3, marker=marker, markersize=5, label=f"{g.target:g} nats")
-    for p in g.points:
-        ax.plot([p.batch] * 2, [times(p) * n for n in spread(p)], color=colour, linewidth=1.3)
-        if p.edge:
-            ax.plot([p.batch], [times(p) * p.median], color=colour, marker=marker, markersize=5,
-                    markerfacecolor="white")
-
-
-def figure(e, found):
+def conclude(e):
+    found = measure_knees(e.rows("runs"))
+    write(e, found)
+    tell(e, found)
     weights = [g for g in found if g.reading == "weights" and len(g.points) > 2]
-    if not weights:
-        return
     shown = max((g.size for g in weights), key=lambda size: sum(
         len(g.points) for g in weights if g.size == size))
     e.figure("knee", lambda plt: draw(plt, [g for g in weights if g.size == shown]), alt=(
         f"{shown} parameters to three losses. Left: updates against the batch fall steeply, then "
         "hardly. Right: tokens against the batch stay nearly the same, then rise in proportion."),
         caption="Points: the best rate of each batch, the median of fresh seeds. Bars: their "
-        "range. Hollow: the best rate is on the edge of those tried.")
+        "range.")
 
 
-def main():
-    e = lab.Experiment(
-        2, "knee", title="The knee",
+def measure(e):
+    e.sizes = SIZES[e.size]
+    e.tuned, e.fresh = e.pick(tiny=([1], [3]), quick=([1], [3]), full=([1, 2], [3, 4, 5, 6]))
+    e.targets = e.pick([3.0, 2.9], TARGETS, TARGETS)
+    every = sweep(e)
+    for s in e.sizes:
+        layers, _, channels = lab.MODELS[s.name]
+        e.setting(f"{s.name}: {layers} layers of {channels} channels, batches of "
+                  f"{min(s.batches):,} to {max(s.batches):,} tokens, sequences of {T}.")
+    e.setting(f"AdamW at a constant rate after {WARMUP} updates of warm-up, which count; beta2 by "
+              f"the half-life rule; seeds that tune: {len(e.tuned)}, fresh ones that are reported: "
+              f"{len(e.fresh)}; averaged weights with a half-life of {2048 * T:,} tokens.")
+    e.table("runs", RUNS, rows_of(e, every))
+    e.table("curves", ["size", "batch_tokens", "lr", "seed", "step", "val_loss"], curves_of(every))
+
+
+if __name__ == "__main__":
+    lab.experiment(
+        2, "knee", measure, conclude, title="The knee",
         question="How many updates, and how many tokens, does a loss take at each batch size?",
         prediction="About S = S_min (1 + B_crit/B): twice the batch takes half the updates far "
         "below B_crit, and hardly fewer far above it. B_crit grows as the loss falls; at one loss "
         "it depends little on the model's size.")
-    if not e.args.kept:
-        settings(e)
-        every = sweep(e)
-        for s in e.sizes:
-            layers, _, channels = lab.MODELS[s.name]
-            e.setting(f"{s.name}: {layers} layers of {channels} channels, batches of "
-                      f"{min(s.batches):,} to {max(s.batches):,} tokens, sequences of {T}.")
-        e.setting(f"AdamW at a constant rate after {WARMUP} updates of warm-up, which count; beta2 "
-                  f"by the half-life rule; seeds that tune: {len(e.tuned)}, fresh ones that are "
-                  f"reported: {len(e.fresh)}; averaged weights with a half-life of {2048 * T:,} "
-                  "tokens.")
-        e.table("runs", ["size", "batch_tokens", "lr", "seed", "target_nats", "reading",
-                         "updates"], rows_of(e, every))
-        e.table("curves", ["size", "batch_tokens", "lr", "seed", "step", "val_loss"],
-                curves_of(every))
-    found = measure([Row(*row.values()) for row in e.rows("runs")])
-    write(e, found)
-    tell(e, found)
-    figure(e, found)
-    e.observe()
-    e.close()
-
-
-if __name__ == "__main__":
-    main()

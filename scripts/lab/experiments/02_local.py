@@ -43,11 +43,6 @@ OF = ["size", "seq_len", "trained_tokens"]       # what names a moment, in every
 Moment = namedtuple("Moment", "size T tokens points updates loss noise knee")
 
 
-def arguments(parser):
-    parser.add_argument("--tune", action="store_true",
-                        help="choose all learning rates here, on seed 1, also the committed ones")
-
-
 # ---------------------------------------------------------------- runs
 
 def plan_of(e, group):
@@ -61,7 +56,7 @@ def plan_of(e, group):
 def rates(e, plan, group):
     """{(moment, batch): (rate, updates, edge)} of the committed table `tuned`, or from seed 1 where
     an earlier run did not tune."""
-    known = {} if e.args.tune or e.size == "tiny" else {
+    known = {} if e.size == "tiny" else {
         (row["trained_tokens"], row["batch_tokens"]): (row["lr_times"], row["updates"], row["edge"])
         for row in kept.only(kept.table(e.label, "tuned"), size=group.size, seq_len=group.T)}
     if all((moment, k * plan.batch) in known for moment in plan.moments for k in plan.ks):
@@ -71,10 +66,10 @@ def rates(e, plan, group):
             for batch, point in local.points.items() if point}
 
 
-def measure(e, groups):
+def measure(e):
     """Writes what the runs have found: updates of every seed, the rates, and of each moment the
     loss that branches fall to."""
-    points, tuned, moments = [], [], []
+    points, tuned, moments, groups = [], [], [], GROUPS[e.size]
     for group in groups:
         plan = plan_of(e, group)
         known = rates(e, plan, group)
@@ -91,6 +86,11 @@ def measure(e, groups):
     e.table("local_points", [*OF, "seed", "batch_tokens", "lr_times", "updates"], points)
     e.table("tuned", [*OF, "batch_tokens", "lr_times", "edge", "updates"], tuned)
     e.table("moments", [*OF, "target_nats", "noise_scale_tokens"], moments)
+    e.setting("; ".join(
+        f"{g.size}, sequences of {g.T}: after {', '.join(f'{m:,}' for m in g.moments)} tokens, "
+        f"seeds {', '.join(map(str, g.fresh))}" for g in groups) + ".")
+    e.setting("Every branch decays its rate linearly to zero. It ends 0.1 nats below a branch of "
+              "256-token updates that is annealed at once.")
 
 
 # ---------------------------------------------------------------- from the tables on
@@ -138,9 +138,6 @@ def constant_rate(e, size):
 
 def conclude(e):
     found = read_moments(e)
-    e.table("ratios", [*OF, "seed", "updates_small", "updates_large", "ratio"],
-            [[m.size, m.T, m.tokens, seed, a, b, a / b]
-             for m in found for seed, a, b in ratios(e, m)])
     e.table("local", [*OF, "target_nats", "b_crit", "b_crit_low", "b_crit_high", "rms",
                       "noise_scale_tokens", "refused"],
             [[m.size, m.T, m.tokens, m.loss, m.knee.b_crit, m.knee.low, m.knee.high, m.knee.rms,
@@ -157,107 +154,72 @@ def conclude(e):
         e.found(f"exponent of B_crit in trained tokens, {first[0].size}",
                 *fit.power_law([m.tokens for m in knees], [m.knee.b_crit for m in knees]))
     figures(e, found, first, knees)
-    e.decide([("", *quotient(e, first[-1]))] if len(ratios(e, first[-1])) > 1 else [])
+    return [("", *quotient(e, first[-1]))] if len(ratios(e, first[-1])) > 1 else []
 
 
 # ---------------------------------------------------------------- figures
 
 def figures(e, found, first, knees):
-    e.figure("local", lambda plt: draw_local(plt, first), alt=(
+    name = f"{first[0].size} parameters"
+    e.figure("local", lambda plt: draw_local(plt, first, name), alt=(
         "How many times fewer updates a larger batch takes, against how many times larger it is: "
         "near proportion at first, then flatter; the later in training, the later."),
-        caption="From one checkpoint to the same loss, 0.1 nats lower. Small points: seeds.")
+        caption="From one checkpoint to the same loss, 0.1 nats lower. Bars: the range of seeds.")
     if knees:
-        e.figure("growth", lambda plt: draw_growth(plt, knees, constant_rate(e, first[0].size)),
-                 alt=("The critical batch size against the tokens trained, both logarithmic: it "
-                      "rises, for runs at a constant rate and for branches of one run whose rate "
-                      "decays to zero."),
-                 caption="Bars: 90%. Constant rate: at the fewest tokens that reached each loss.")
+        local = [(m.tokens, m.knee.b_crit, m.knee.low, m.knee.high) for m in knees]
+        e.figure("growth", lambda plt: lab.panels(plt, [{
+            "curves": [lab.Curve(words, *zip(*rows)) for words, rows in [
+                ("from the start, at a constant rate", constant_rate(e, first[0].size)),
+                ("from a checkpoint, to the next 0.1 nats", local)] if rows],
+            "x": "tokens trained", "y": "critical batch size B_crit (tokens)", "log": (10, 10)}],
+            f"{name}: the critical batch size grows with training"),
+            alt=("The critical batch size against the tokens trained, both logarithmic: it rises, "
+                 "for runs at a constant rate and for branches of one run whose rate decays to "
+                 "zero."),
+            caption="Bars: 90%. Constant rate: at the fewest tokens that reached each loss.")
     pair = [m for m in found if (m.size, m.tokens) == (found[0].size, found[0].tokens)]
     if len(pair) > 1 and not any(m.knee.reason for m in pair):
-        e.figure("sequences", lambda plt: draw_sequences(plt, pair), alt=(
+        e.figure("sequences", lambda plt: draw_sequences(plt, pair, name), alt=(
             "Updates over S_min against the batch size, for sequences of two lengths. Left, in "
             "tokens, the longer ones bend later; right, in sequences, far earlier."),
-            caption="The same model and as many tokens trained. Stars: B_crit.")
+            caption="The same model and as many tokens trained. At B_crit updates are twice S_min.")
 
 
-def draw_local(plt, first):
-    figure, ax = plt.subplots(figsize=(7.5, 4.8), layout="constrained")
-    for i, m in enumerate(first):
-        small = m.points[0]
-        times = [p.batch / small.batch for p in m.points]
-        ax.plot(times, [small.median / p.median for p in m.points], color=lab.COLOURS[i],
-                marker=lab.MARKERS[i], label=f"after {m.tokens:,} tokens")
-        for t, p in zip(times, m.points):
-            ax.plot([t] * len(p.updates), [a / b for a, b in zip(small.updates, p.updates)],
-                    linestyle="", color=lab.COLOURS[i], marker=".", markersize=4, alpha=0.6)
-    ax.plot(times, times, color="black", linestyle=":", linewidth=1)
-    ax.annotate("in proportion", (times[-1], times[-1]), xytext=(-6, 0), ha="right",
-                textcoords="offset points")
-    lab.log_axis(ax.xaxis, base=2)
-    lab.log_axis(ax.yaxis, base=2)
-    ax.legend(loc="upper left")
-    lab.axes(ax, f"times the batch size (of {small.batch:,} tokens)", "times fewer updates")
-    figure.suptitle(f"{first[0].size} parameters: the longer they are trained, the more updates a "
-                    "larger batch saves", fontsize=11)
-    return figure
+def draw_local(plt, first, name):
+    small = first[0].points[0]
+    times = [p.batch / small.batch for p in first[0].points]
+    curves = []
+    for m in first:
+        fewer = [[a / b for a, b in zip(m.points[0].updates, p.updates)] for p in m.points]
+        curves.append(lab.Curve(
+            f"after {m.tokens:,} tokens", [p.batch / small.batch for p in m.points],
+            [m.points[0].median / p.median for p in m.points], [min(of) for of in fewer],
+            [max(of) for of in fewer], {"linestyle": "-"}))
+    curves.append(lab.Curve("in proportion", times, times, look={
+        "color": "black", "linestyle": ":", "marker": ""}))
+    return lab.panels(plt, [{
+        "curves": curves, "x": f"times the batch size (of {small.batch:,} tokens)",
+        "y": "times fewer updates", "log": (2, 2)}],
+        f"{name}: the longer they are trained, the more updates a larger batch saves")
 
 
-def draw_sequences(plt, pair):
-    figure, panels = plt.subplots(1, 2, figsize=(10, 4.6), sharey=True, layout="constrained")
-    for ax, unit in zip(panels, ("tokens", "sequences")):
-        for i, m in enumerate(pair):
-            each, k = (m.T if unit == "sequences" else 1), m.knee
-            ax.plot([p.batch / each for p in m.points], [p.median / k.s_min for p in m.points],
-                    color=lab.COLOURS[i], marker=lab.MARKERS[i], label=f"{m.T} tokens a sequence")
-            ax.plot([k.b_crit / each], [2.0], color=lab.COLOURS[i], marker="*", markersize=14,
-                    markeredgecolor="black", markeredgewidth=0.6, zorder=4)
-        lab.log_axis(ax.xaxis, base=4)
-        lab.log_axis(ax.yaxis)
-        lab.axes(ax, f"batch size ({unit} an update)", "updates / S_min" * (unit == "tokens"))
-    panels[1].legend(loc="upper right")
+def draw_sequences(plt, pair, name):
     tokens = [m.knee.b_crit for m in pair]
     apart = [b / m.T for b, m in zip(tokens, pair)]
-    figure.suptitle(
-        f"{pair[0].size} parameters after {pair[0].tokens:,} tokens, sequences of two lengths: "
-        f"their knees are\n{max(tokens) / min(tokens):.1f} times apart in tokens, "
-        f"{max(apart) / min(apart):.1f} times in sequences", fontsize=11)
-    return figure
-
-
-def draw_growth(plt, knees, constant):
-    figure, ax = plt.subplots(figsize=(7.5, 4.8), layout="constrained")
-    local = [(m.tokens, m.knee.b_crit, m.knee.low, m.knee.high) for m in knees]
-    for i, (name, rows) in enumerate([("from the start, at a constant rate", constant),
-                                      ("from a checkpoint, to the next 0.1 nats", local)]):
-        if rows:
-            lab.errorbar(ax, i, *zip(*rows), linestyle=lab.LINES[i], label=name)
-    lab.log_axis(ax.xaxis)
-    lab.log_axis(ax.yaxis)
-    ax.legend(loc="upper left")
-    lab.axes(ax, "tokens trained", "critical batch size B_crit (tokens)")
-    figure.suptitle(f"{knees[0].size} parameters: the critical batch size grows with training",
-                    fontsize=11)
-    return figure
-
-
-def main():
-    e = lab.Experiment(
-        2, "local", title="The knee, after equal training", arguments=arguments,
-        question="From one checkpoint, how many updates of 256 tokens do what one of 4,096 does?",
-        prediction="After 1,048,576 tokens, 119k parameters take 8 to 16 times as many updates of "
-        "256 tokens as of 4,096.")
-    if not e.args.kept:
-        groups = GROUPS[e.size]
-        e.setting("; ".join(
-            f"{g.size}, sequences of {g.T}: after {', '.join(f'{m:,}' for m in g.moments)} tokens, "
-            f"seeds {', '.join(map(str, g.fresh))}" for g in groups) + ".")
-        e.setting("Every branch decays its rate linearly to zero. It ends 0.1 nats below a branch "
-                  "of 256-token updates that is annealed at once.")
-        measure(e, groups)
-    conclude(e)
-    e.close()
+    return lab.panels(plt, [{
+        "curves": [lab.Curve(f"{m.T} tokens a sequence",
+                             [p.batch / (m.T if unit == "sequences" else 1) for p in m.points],
+                             [p.median / m.knee.s_min for p in m.points]) for m in pair],
+        "x": f"batch size ({unit} an update)", "y": "updates / S_min", "log": (4, 10)}
+        for unit in ("tokens", "sequences")],
+        f"{name} after {pair[0].tokens:,} tokens, sequences of two lengths: their knees are\n"
+        f"{max(tokens) / min(tokens):.1f} times apart in tokens, {max(apart) / min(apart):.1f} "
+        "times in sequences", (10, 4.6), sharey=True)
 
 
 if __name__ == "__main__":
-    main()
+    lab.experiment(
+        2, "local", measure, conclude, title="The knee, after equal training",
+        question="From one checkpoint, how many updates of 256 tokens do what one of 4,096 does?",
+        prediction="After 1,048,576 tokens, 119k parameters take 8 to 16 times as many updates of "
+        "256 tokens as of 4,096.")

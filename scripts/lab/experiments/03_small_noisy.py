@@ -12,16 +12,17 @@ from collections import namedtuple
 import _path
 import numpy as np
 import fit
+import kept
 import lab
 
 T, BETA2 = 32, 0.95
 LOWEST, HIGHEST = -6, 12             # learning rates: a rule's `first` times these powers of two
 
-# A way to train. first: a learning rate at one sequence; beta2 of a batch is BETA2 to `power`.
-Rule = namedtuple("Rule", "name optimizer first beta2")
-KEPT = Rule("AdamW, half-life kept", "adamw", 1e-3, lambda batch, most: BETA2 ** (batch / most))
-FIXED = Rule("AdamW, β2 = 0.95", "adamw", 1e-3, lambda batch, most: BETA2)
-SGD = Rule("SGD", "sgd", 2.0 ** -4, None)
+# A way to train. first: a learning rate at one sequence; beta2: of a batch, in sequences.
+Rule = namedtuple("Rule", "name first beta2")
+KEPT = Rule("AdamW, half-life kept", 1e-3, lambda batch, most: BETA2 ** (batch / most))
+FIXED = Rule("AdamW, β2 = 0.95", 1e-3, lambda batch, most: BETA2)
+SGD = Rule("SGD", 2.0 ** -4, None)
 
 
 def plan_of(e):
@@ -40,47 +41,36 @@ def plan_of(e):
 
 # ---------------------------------------------------------------- runs
 
-class Fresh(lab.Tuned):
-    """The runs of one rule and batch on fresh data."""
-
-    def __init__(self, e, plan, rule, batch):
-        first = round(math.log2(batch) / (4 if rule.optimizer == "adamw" else 2))
-        tuning, *fresh = plan["seeds"]
-        super().__init__(lambda _, power, seed: fresh_job(e, plan, self, power, seed), {"": first},
-                         {"first": tuning, "seeds": fresh, "grid": [0, 1],
-                          "extend": (LOWEST, HIGHEST)})
-        self.rule, self.batch = rule, batch
-
-    def rate(self, power):
-        return self.rule.first * 2.0 ** power
-
-
-def fresh_job(e, plan, own, power, seed):
-    tokens, batch, most = plan["tokens"], own.batch, max(plan["batches"])
-    flags = ["--data", e.corpus(tokens), *lab.model("35k", T), "--micro-batch", min(batch, 16),
-             "--batch-tokens", batch * T, "--steps", tokens // (batch * T),
-             "--lr", f"{own.rate(power):g}", "--lr-schedule", "cosine",
-             "--warmup-tokens", tokens // 20, "--weight-decay", 0, "--seed", seed,
-             "--eval-every", 0, "--eval-tokens", plan["eval"]]
-    if own.rule.beta2:
-        flags += ["--beta2", f"{own.rule.beta2(batch, most):.9g}"]
-        kind = f"beta{own.rule.beta2(batch, most):.6f}"
-    else:
-        flags, kind = flags + ["--optimizer", "sgd"], "sgd"
-    return lab.Job(f"b{batch}_{kind}_lr{own.rate(power):g}_s{seed}", flags,
-                   cost=tokens * (1.0 + 2.0 / batch), thin=20)
+def fresh_job(e, plan, rule, batch, power, seed):
+    tokens, rate, most = plan["tokens"], rule.first * 2.0 ** power, max(plan["batches"])
+    kind, more = "sgd", ["--optimizer", "sgd"]
+    if rule.beta2:
+        kind = f"beta{rule.beta2(batch, most):.6f}"
+        more = ["--beta2", f"{rule.beta2(batch, most):.9g}"]
+    return lab.Job(f"b{batch}_{kind}_lr{rate:g}_s{seed}", [
+        "--data", e.corpus(tokens), *lab.model("35k", T), "--micro-batch", min(batch, 16),
+        "--batch-tokens", batch * T, "--steps", tokens // (batch * T), "--lr", f"{rate:g}",
+        "--lr-schedule", "cosine", "--warmup-tokens", tokens // 20, "--weight-decay", 0,
+        "--seed", seed, "--eval-every", 0, "--eval-tokens", plan["eval"], *more],
+        cost=tokens * (1.0 + 2.0 / batch), thin=20)
 
 
 def run_fresh(e, plan):
     """Writes the table `losses`."""
-    methods = lab.tune(e, [
-        Fresh(e, plan, rule, batch) for rule, batches in
-        [(KEPT, plan["batches"]), (FIXED, plan["fixed"]), (SGD, plan["sgd"])]
-        for batch in batches])
+    methods, (tuning, *fresh) = {}, plan["seeds"]
+    for rule, batches in [(KEPT, "batches"), (FIXED, "fixed"), (SGD, "sgd")]:
+        for batch in plan[batches]:
+            first = round(math.log2(batch) / (4 if rule.beta2 else 2))
+            methods[rule, batch] = lab.Tuned(
+                lambda _, power, seed, of=(rule, batch): fresh_job(e, plan, *of, power, seed),
+                {"": first}, {"first": tuning, "seeds": fresh, "grid": [0, 1],
+                              "extend": (LOWEST, HIGHEST)})
+    lab.tune(e, list(methods.values()))
     e.table("losses", ["rule", "batch_sequences", "lr", "seed", "updates", "val_loss"],
-            [[m.rule.name, m.batch, m.rate(power), seed, plan["tokens"] // (m.batch * T),
+            [[rule.name, batch, rule.first * 2.0 ** power, seed, plan["tokens"] // (batch * T),
               run.val if math.isfinite(run.val) else "diverged"]
-             for m in methods for (_, power, seed), run in sorted(m.runs.items())])
+             for (rule, batch), m in methods.items()
+             for (_, power, seed), run in sorted(m.runs.items())])
     e.setting(f"Fresh data: 35k parameters, T={T}, {plan['tokens']:,} tokens in every run; warm-up "
               "over 5% of the tokens, cosine to a tenth, no weight decay.")
 
@@ -97,8 +87,7 @@ class Repeat(lab.Tuned):
         self.batch = batch
 
     def score(self, run):
-        return min((x["val_loss"] for x in run.evals if lab.number(x["val_loss"])),
-                   default=math.inf)
+        return lowest(run.evals)
 
 
 def repeat_job(e, plan, batch, power, seed):
@@ -156,10 +145,7 @@ class Curve:
 
 
 def curves_of(rows):
-    groups = {}
-    for row in rows:
-        groups.setdefault((row["rule"], row["batch_sequences"]), []).append(row)
-    return [Curve(own) for own in groups.values()]
+    return [Curve(own) for own in kept.grouped(rows, "rule", "batch_sequences").values()]
 
 
 def exponent(curves):
@@ -178,20 +164,20 @@ def gap_at(evals, train):
     return fit.first_at(points, train) if points and points[0][1] > train else None
 
 
+def lowest(evals):
+    """The lowest validation loss of any moment."""
+    return min((x["val_loss"] for x in evals if lab.number(x["val_loss"])), default=math.inf)
+
+
 def best_repeats(rows):
     """{batch: {seed: evaluations}} at the best rate of each batch, without the seed that chose
     it."""
-    runs = {}
-    for row in rows:
-        runs.setdefault(row["batch_tokens"], {}).setdefault((row["seed"], row["lr"]),
-                                                            []).append(row)
     found = {}
-    for batch, own in sorted(runs.items()):
-        first = min(seed for seed, _ in own)
-        lowest = {lr: min((x["val_loss"] for x in evals if lab.number(x["val_loss"])),
-                          default=math.inf) for (seed, lr), evals in own.items() if seed == first}
-        best = min(lowest, key=lowest.get)
-        found[int(batch)] = {int(seed): evals for (seed, lr), evals in own.items()
+    for (batch,), every in sorted(kept.grouped(rows, "batch_tokens").items()):
+        runs = kept.grouped(every, "seed", "lr")
+        first = min(seed for seed, _ in runs)
+        best = min((lowest(evals), lr) for (seed, lr), evals in runs.items() if seed == first)[1]
+        found[int(batch)] = {int(seed): evals for (seed, lr), evals in runs.items()
                              if lr == best and seed != first}
     return found
 
@@ -207,96 +193,55 @@ def equal_training(repeats, level):
 def small_less_large(equal):
     """(mean, low, high) of the smallest batch's validation loss less the largest's, seed by
     seed."""
-    by = {(b, seed): loss for _, b, seed, loss in equal}
-    small, large = min(by)[0], max(by)[0]
-    return fit.mean_interval([by[small, s] - by[large, s] for b, s in sorted(by) if b == small])
+    *_, small = zip(*[row for row in equal if row[1] == equal[0][1]])
+    *_, large = zip(*[row for row in equal if row[1] == equal[-1][1]])
+    return fit.mean_interval([a - b for a, b in zip(small, large)])
 
 
 # ---------------------------------------------------------------- tables and the picture
 
-def write(e, curves, equal):
+def draw(plt, curves, repeats, gap, level):
+    """Losses far above the best are left out of the first two panels."""
+    low = min(c.mean for c in curves)
+    rates, best, gaps = [], [], []
+    for c in curves:
+        if c.rule == KEPT.name and c.mean <= low + 0.16:
+            shown = [at for at in c.tried.items() if at[1] <= low + 0.16]
+            rates.append(lab.Curve(c.batch, *zip(*shown), look={"linestyle": "-"}))
+    for rule in (KEPT, FIXED, SGD):
+        own = [c for c in curves if c.rule == rule.name and c.mean <= low + 0.3]
+        best.append(lab.Curve(rule.name, [c.batch for c in own], [c.mean for c in own],
+                              [min(c.seeds) for c in own], [max(c.seeds) for c in own]))
+    for i, (b, own) in enumerate(repeats.items()):
+        for j, evals in enumerate(own.values()):
+            known = [(x["train_loss"], x["val_loss"] - x["train_loss"]) for x in evals
+                     if lab.number(x["train_loss"])]
+            gaps.append(lab.Curve(None if j else b // T, *zip(*known), look={
+                "color": lab.COLOURS[i], "linestyle": lab.LINES[i], "marker": ""}))
+    loss, title = "validation loss (nats a token)", "Repeated data" + (
+        f": at {level:g} they are {gap[0]:+.3f} nats apart" if gap else "")
+    figure = lab.panels(plt, [
+        {"curves": rates, "x": "peak learning rate", "y": loss, "log": (10, 0),
+         "title": "Each batch has its rate (AdamW)", "legend": "sequences an update"},
+        {"curves": best, "x": "sequences an update", "y": loss, "log": (4, 0),
+         "title": "The best loss of each batch"},
+        {"curves": gaps, "x": "training loss at the same moment (nats)", "title": title,
+         "y": "validation less training loss (nats)", "legend": "sequences an update"}],
+        "Small and noisy batches: on fresh data, and (right) on repeated data", (14, 4.6))
+    figure.axes[2].axvline(level, color="black", linewidth=0.8)
+    figure.axes[2].invert_xaxis()
+    return figure
+
+
+def conclude(e):
+    level = plan_of(e)["level"]
+    curves, repeats = curves_of(e.rows("losses")), best_repeats(e.rows("repeated"))
+    equal, growth = equal_training(repeats, level), exponent(curves)
     e.table("best", ["rule", "batch_sequences", "lr", "lr_interpolated", "at_edge", "seeds",
                      "val_loss", "low", "high"],
             [[c.rule, c.batch, c.lr, c.best_rate(), int(c.at_edge()), len(c.seeds), c.mean, c.low,
               c.high] for c in curves])
     e.table("equal_training", ["train_loss", "batch_tokens", "seed", "val_loss"], equal)
-
-
-def draw(plt, curves, repeats, titles, level):
-    figure, axes = plt.subplot_mosaic([["rates", "best"], ["repeats", "repeats"]],
-                                      figsize=(9.2, 8.4), layout="constrained")
-    draw_rates(axes["rates"], curves, titles[0])
-    draw_best(axes["best"], curves, titles[1])
-    draw_repeats(axes["repeats"], repeats, titles[2], level)
-    return figure
-
-
-def draw_rates(ax, curves, title):
-    """Without what lies far above the best."""
-    low = min(c.mean for c in curves)
-    own = [c for c in curves if c.rule == KEPT.name and c.mean <= low + 0.16]
-    for i, c in enumerate(own):
-        shown = [at for at in c.tried.items() if at[1] <= low + 0.16]
-        ax.plot([x for x, _ in shown], [y for _, y in shown], color=lab.COLOURS[i],
-                marker=lab.MARKERS[i], markersize=5, label=f"{c.batch}")
-    ax.set_ylim(low - 0.03, low + 0.16)
-    ax.legend(title="sequences an update")
-    powers_axis(ax, sorted({lr for c in own for lr in c.tried})[::2])
-    lab.axes(ax, "peak learning rate", "validation loss (nats a token)", title)
-
-
-def powers_axis(ax, values):
-    ax.set_xscale("log", base=2)
-    ax.set_xticks(values, [f"{value:g}" for value in values])
-    ax.minorticks_off()
-
-
-def draw_best(ax, curves, title):
-    """The seeds as points, a line through their means; what lies far above is left out."""
-    low = min(c.mean for c in curves)
-    for i, rule in enumerate((KEPT, FIXED, SGD)):
-        own = [c for c in curves if c.rule == rule.name and math.isfinite(c.mean)]
-        ax.plot([c.batch for c in own], [c.mean for c in own], color=lab.COLOURS[i],
-                linestyle=lab.LINES[i], linewidth=1.3, label=rule.name)
-        points = [(c.batch, loss) for c in own for loss in c.seeds]
-        ax.plot([x for x, _ in points], [y for _, y in points], color=lab.COLOURS[i],
-                marker=lab.MARKERS[i], linestyle="none", markersize=5)
-    ax.set_ylim(low - 0.05, low + 0.3)
-    ax.legend()
-    powers_axis(ax, sorted({c.batch for c in curves}))
-    lab.axes(ax, "sequences an update", "best validation loss (nats a token)", title)
-
-
-def draw_repeats(ax, repeats, title, level):
-    """Against the training loss, how much higher the validation loss is at the same moment."""
-    for i, (b, own) in enumerate(repeats.items()):
-        for j, evals in enumerate(own.values()):
-            known = [(x["train_loss"], x["val_loss"] - x["train_loss"]) for x in evals
-                     if lab.number(x["train_loss"])]
-            ax.plot([x for x, _ in known], [y for _, y in known], color=lab.COLOURS[i],
-                    linestyle=lab.LINES[i], linewidth=1.3,
-                    label=None if j else f"{b // T} sequence{'s' * (b > T)}")
-    ax.axvline(level, color="black", linewidth=0.8)
-    ax.invert_xaxis()
-    ax.legend(loc="upper left", title="an update of")
-    lab.axes(ax, "training loss at the same moment (nats)",
-             "validation less training loss (nats)", title)
-
-
-# ---------------------------------------------------------------- words
-
-def titles(gap, growth, level):
-    larger = growth and growth[1] > 0.0
-    return ("A larger batch wants a larger rate (AdamW)" if larger else "Each batch has its rate",
-            "The best loss of each batch",
-            f"Repeated data: when the training loss is {level:g}, 1 sequence less 64 is "
-            f"{gap[0]:+.3f} nats" if gap else "Repeated data")
-
-
-def conclude(e, level):
-    curves, repeats = curves_of(e.rows("losses")), best_repeats(e.rows("repeated"))
-    equal, growth = equal_training(repeats, level), exponent(curves)
-    write(e, curves, equal)
     for c in curves:
         e.found(f"{c.rule}, {c.batch} sequences an update: validation loss", c.mean, c.low, c.high)
     if growth:
@@ -305,19 +250,24 @@ def conclude(e, level):
     if gap:
         e.found(f"repeated data, at training loss {level:g}: validation loss of the smaller batch "
                 "less the larger", *gap)
-    e.figure("small_noisy", lambda plt: draw(plt, curves, repeats, titles(gap, growth, level),
-                                             level),
+    e.figure("small_noisy", lambda plt: draw(plt, curves, repeats, gap, level),
              alt="Validation loss against learning rate for each batch; the best loss of each "
                  "batch for AdamW and SGD; on repeated data, how much the validation loss exceeds "
                  "the training loss, against the training loss.",
-             caption="Right: each point is a fresh seed. Below: training goes from left to right, "
-                     "a line a seed.")
-    e.decide([("", *gap)] if gap else [])
+             caption="Bars: the range of fresh seeds. Right: training goes from left to right, a "
+                     "line a seed.")
+    return [("", *gap)] if gap else []
 
 
-def main():
-    e = lab.Experiment(
-        3, "small_noisy", title="Small and noisy",
+def measure(e):
+    plan = plan_of(e)
+    run_fresh(e, plan)
+    run_repeated(e, plan)
+
+
+if __name__ == "__main__":
+    lab.experiment(
+        3, "small_noisy", measure, conclude, title="Small and noisy",
         question="After the same tokens, is a model trained with one sequence an update worse than "
                  "one trained with hundreds? And do noisy gradients generalise better?",
         prediction="On repeated data the batch does not change the validation loss at equal "
@@ -325,13 +275,3 @@ def main():
                    "data, with the rate tuned and the half-life of the second moment kept in "
                    "tokens, one sequence is as good per token as many, SGD too (Marek et al. "
                    "2025).")
-    plan = plan_of(e)
-    if not e.args.kept:
-        run_fresh(e, plan)
-        run_repeated(e, plan)
-    conclude(e, plan["level"])
-    e.close()
-
-
-if __name__ == "__main__":
-    main()

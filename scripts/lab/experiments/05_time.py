@@ -37,7 +37,7 @@ MODELS = {"full": Model("0.8M", 1.4, 512, 4e6, None), "quick": Model("0.8M", 2.2
 ARMS = ["small", "accumulated", "shared"]        # one core, one core, two cores
 
 
-def missing():
+def missing(_):
     """What this machine lacks to measure two ranks; empty if nothing."""
     if not lab.has_mpi() or not os.access(BENCH, os.X_OK):
         return f"needs MPI: make MPI=1 {lab.MPI_TRAINER} {BENCH}, and mpirun"
@@ -139,8 +139,9 @@ def is_kept(block):
             and None not in [block["seconds_" + arm] for arm in ARMS])
 
 
-def measure(e, model):
+def measure(e):
     """Blocks until enough are kept, or the most that are tried."""
+    model = MODELS[e.size]
     enough, most = e.pick((2, 3), (5, 7), (9, 13))
     blocks = []
     while sum(b["kept"] for b in blocks) < enough and len(blocks) < most:
@@ -161,67 +162,36 @@ def speedups(blocks, arm, base="small"):
     return [b["seconds_" + base] / b["seconds_" + arm] for b in blocks if b["kept"]]
 
 
-def draw(plt, model, blocks):
-    figure, ax = plt.subplots(figsize=(7.6, 2.4), layout="constrained")
-    large = RANKS * model.small
-    rows = [(f"{large:,} tokens, one core\n(accumulated)", speedups(blocks, "accumulated")),
-            (f"{large:,} tokens, two cores\n(shared, the same bits)", speedups(blocks, "shared"))]
-    for y, (_, values) in enumerate(rows):
-        at, *ends = fit.median_interval(values)
-        low, high = (at if math.isnan(x) else x for x in ends)
-        ax.errorbar(at, y, xerr=[[at - low], [high - at]], marker="o", markersize=8, capsize=4,
-                    color=lab.COLOURS[y])
-        ax.annotate(f"{at:.2f}", (at, y), (0, 9), textcoords="offset points", ha="center",
-                    color=lab.COLOURS[y], fontsize=10)
-    for x, words in [(1, f"{model.small:,} tokens,\none core"), (2, "twice\nas fast")]:
-        ax.axvline(x, color="#888888", linewidth=1, linestyle=lab.LINES[1 if x == 2 else 0])
-        ax.annotate(words, (x, -0.62), (4, -3), textcoords="offset points", fontsize=8.5, va="top",
-                    color="#444444")
-    ax.set_yticks([0, 1], [name for name, _ in rows])
-    ax.set_ylim(1.4, -0.75)
-    ax.set_xlim(0.5, 2.25)
-    lab.axes(ax, f"speed to a loss of {model.target:g}, measured", None)
-    return figure
-
-
-def conclude(e, model):
-    blocks = e.rows("blocks")
-    for arm in ARMS:
-        of = [b for b in blocks if b["kept"]]
-        if of:
-            e.found(f"seconds to {model.target:g} nats, {arm}",
-                    median(b["seconds_" + arm] for b in of))
+def conclude(e):
+    blocks, target, large = e.rows("blocks"), MODELS[e.size].target, RANKS * MODELS[e.size].small
+    of = [b for b in blocks if b["kept"]]
+    for arm in ARMS if of else []:
+        e.found(f"seconds to {target:g} nats, {arm}", median(b["seconds_" + arm] for b in of))
     for arm, base in [("accumulated", "small"), ("shared", "small"), ("shared", "accumulated")]:
         e.found(f"speed of {arm} over {base}", *fit.median_interval(speedups(blocks, arm, base)))
-    e.found("blocks in which both large arms end with the same bits",
-            sum(b["same_bits"] for b in blocks if b["kept"]))
-    e.found(f"blocks discarded of {len(blocks)}", sum(not b["kept"] for b in blocks))
-    if speedups(blocks, "shared"):
-        e.figure("seconds", lambda plt: draw(plt, model, blocks),
-                 alt=f"Speed to a loss of {model.target:g} against one core with {model.small} "
-                     "tokens an update: twice the batch accumulated on one core, and shared by two "
-                     "cores.",
-                 caption="Measured; bars are 90% intervals of the median. Accumulation and two "
-                         "cores train the same weights, bit for bit.")
-    e.decide([("", *fit.median_interval(speedups(blocks, "shared")))])
+    e.found("blocks in which both large arms end with the same bits", sum(
+        b["same_bits"] for b in of))
+    e.found(f"blocks discarded of {len(blocks)}", len(blocks) - len(of))
+    shown = [fit.median_interval(speedups(blocks, arm)) for arm in ("accumulated", "shared")]
+    e.figure("seconds", lambda plt: lab.panels(plt, [{
+        "curves": [lab.Curve(None, [0, 1], *zip(*shown), {"linestyle": "", "markersize": 8})],
+        "x": "", "y": "times as fast as one core\nwith half of the batch",
+        "names": [f"{large:,} tokens, one core\n(accumulated)",
+                  f"{large:,} tokens, two cores\n(shared, the same bits)"]}],
+        f"To a loss of {target:g}: accumulated {shown[0][0]:.2f}, shared {shown[1][0]:.2f}",
+        (6.5, 4)),
+             alt=f"Speed to a loss of {target:g} against one core with {large // 2} tokens an "
+                 "update: twice the batch accumulated on one core, and shared by two cores.",
+             caption="Measured; bars are 90% intervals of the median. Accumulation and two cores "
+                     "train the same weights, bit for bit.")
+    return [("", *shown[1])]
 
 
-def main():
-    e = lab.Experiment(
-        5, "time", title="Seconds to a loss: one core, accumulation, two cores",
+if __name__ == "__main__":
+    lab.experiment(
+        5, "time", measure, conclude, missing,
+        title="Seconds to a loss: one core, accumulation, two cores",
         question="What does a larger batch gain on one device, and what on two?",
         prediction="Twice the batch takes hardly more than half of the updates. On one core each "
                    "then takes twice as long, so nothing is gained. Two cores share it, and reach "
                    "the loss 1.72 times as fast as one core with the small batch.")
-    model, why = MODELS[e.size], missing()
-    if not e.args.kept:
-        if why:
-            e.verdict("skipped", why)
-            return e.close()
-        measure(e, model)
-    conclude(e, model)
-    return e.close()
-
-
-if __name__ == "__main__":
-    main()

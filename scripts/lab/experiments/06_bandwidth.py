@@ -76,15 +76,12 @@ def diloco_flags(every, outer):
     return ["--outer-every", every, "--outer-lr", outer[0], "--outer-momentum", outer[1]]
 
 
-def possible():
+def possible(_):
     """Why this machine cannot throttle a link; empty if it can."""
     if not lab.has_mpi():
         return "needs MPI: make MPI=1 build/train_gpt2-mpi, and mpirun"
-    try:
-        done = subprocess.run([LINK, "--check"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              stdin=subprocess.DEVNULL, check=False, timeout=30)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
+    done = subprocess.run([LINK, "--check"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          stdin=subprocess.DEVNULL, check=False)
     return "" if done.returncode == 0 else lab.last_line(done.stdout.decode("utf-8", "replace"))
 
 
@@ -110,12 +107,9 @@ class Choice(lab.Tuned):
     def score(self, run):
         return run.updates_at(self.e.target) or math.inf
 
-    def run(self):
-        """The first seed's run at the best rate."""
-        return self.runs[(*self.best(), self.plan["first"])]
-
     def updates(self):
-        return self.score(self.run())
+        """Of the first seed at the best rate."""
+        return self.score(self.runs[(*self.best(), self.plan["first"])])
 
 
 # ---------------------------------------------------------------- seconds of an update
@@ -125,43 +119,31 @@ class Choice(lab.Tuned):
 Cost = namedtuple("Cost", "compute talk hidden parameters")
 
 
-def exchange_seconds(cost, numbers, link):
-    """Two ranks: each sends half of the gradient to be summed and half of the sum."""
-    size = numbers * cost.parameters
-    return cost.talk + (size / (PAYLOAD * 1e6 * link / 8.0) if link else 0.0)
-
-
 def update_seconds(cost, method, choice, link):
+    """Of two ranks each sends half of the gradient to be summed, and half of the sum."""
     compute = cost.compute.fixed + choice.batch / method.ranks * cost.compute.per_token
     if not method.numbers:
         return compute
-    exchange = exchange_seconds(cost, method.numbers, link)
+    exchange = cost.talk + method.numbers * cost.parameters / (PAYLOAD * 1e6 * link / 8.0)
     if choice.every:
         return compute + exchange / choice.every
     return compute + max(0.0, exchange - cost.hidden * compute)
 
 
-Calibration = namedtuple("Calibration", "batch link overlap seconds waited")
-
-
 def calibrate(e):
-    """(Cost, [Calibration])"""
-    small, large = e.batches[0], e.batches[-1]
-    slow = e.links[0]
+    """Cost, from two ranks without a limit, and over the slowest link with and without overlap."""
+    small, large, slow = e.batches[0], e.batches[-1], e.links[0]
     wanted = [(small, None, False), (large, None, False), (large, slow, False), (large, slow, True)]
     jobs = [linked(f"calibrate_b{b}_{link or 'unlimited'}{'' if overlap else '_no-overlap'}", link,
                    timing(e, b, link) + ["--zero", 0] + ([] if overlap else ["--no-overlap"]))
             for b, link, overlap in wanted]
     runs = e.run(jobs)
-    found = [Calibration(*w, *(mean_update([runs[j.name]], field)
-                               for field in ("seconds", "seconds_comm")))
-             for w, j in zip(wanted, jobs)]
-    device = fit.fit_device([c.batch / 2 for c in found[:2]],
-                            [c.seconds - c.waited for c in found[:2]])
-    compute = device.fixed + large / 2 * device.per_token
-    hidden = (found[2].seconds - found[3].seconds) / compute
-    return Cost(device, min(c.waited for c in found[:2]), max(0.0, hidden),
-                runs[jobs[0].name].start["parameters"]), found
+    seconds, waited = ([mean_update([runs[j.name]], field) for j in jobs]
+                       for field in ("seconds", "seconds_comm"))
+    device = fit.fit_device([small / 2, large / 2], [seconds[i] - waited[i] for i in (0, 1)])
+    hidden = (seconds[2] - seconds[3]) / (device.fixed + large / 2 * device.per_token)
+    return Cost(device, min(waited[:2]), max(0.0, hidden),
+                runs[jobs[0].name].start["parameters"])
 
 
 def mean_update(runs, field="seconds", every=1):
@@ -195,48 +177,35 @@ def curve(run):
             if lab.number(record["val_loss"])]
 
 
-class Lane:
-    """A method over a link: its best batch, and a run of each seed."""
+# A method over a link: its best batch, and what an update should take with it. runs: one a seed.
+Lane = namedtuple("Lane", "method link choice modelled runs")
 
-    def __init__(self, e, cost, method, link, choices):
-        self.e, self.method, self.link = e, method, link
-        self.choice = min((c for c in choices if bool(c.every) == (method.name == "diloco")),
-                          key=lambda c: c.updates() * update_seconds(cost, method, c, link))
-        self.modelled = update_seconds(cost, method, self.choice, link)
-        self.runs = []
 
-    def job(self, seed):
-        outer, k = self.choice.best()
-        c, m = self.choice, self.method
-        more = flags(self.e, c.batch, k, seed, m.ranks, c.every) + list(m.flags)
-        if c.every:
-            more += diloco_flags(c.every, outer)
-        name = f"{m.name}_b{c.batch}{f'_h{c.every}' if c.every else ''}"
-        if m.ranks == 1:
-            return lab.Job(f"{name}_s{seed}", more, alone=True)
-        return linked(f"{name}_{self.link}mbit_s{seed}", self.link, more)
+def lane(cost, method, link, choices):
+    own = [c for c in choices if bool(c.every) == (method.name == "diloco")]
+    best = min(own, key=lambda c: c.updates() * update_seconds(cost, method, c, link))
+    return Lane(method, link, best, update_seconds(cost, method, best, link), [])
 
-    def curves(self):
-        """[(run's name, its curve)]"""
-        return [(run.name, curve(run)) for run in self.runs]
 
-    def rows(self):
-        """Of the table `race`."""
-        took = mean_update(self.runs, every=self.choice.every or 1)
-        return [[self.link, self.method.name, self.choice.batch, self.choice.every, seed,
-                 fit.first_at(points, self.e.target), took, self.modelled]
-                for seed, (_, points) in zip(self.e.seeds, self.curves())]
+def lane_job(e, of, seed):
+    (outer, k), c, m = of.choice.best(), of.choice, of.method
+    more = flags(e, c.batch, k, seed, m.ranks, c.every) + list(m.flags)
+    name = f"{m.name}_b{c.batch}"
+    if c.every:
+        name, more = f"{name}_h{c.every}", more + diloco_flags(c.every, outer)
+    if m.ranks == 1:
+        return lab.Job(f"{name}_s{seed}", more, alone=True)
+    return linked(f"{name}_{of.link}mbit_s{seed}", of.link, more)
 
 
 def race(e, cost, choices):
     """[Lane], link by link."""
-    lanes = [Lane(e, cost, m, link, choices) for link in e.links for m in METHODS]
-    jobs = {}
+    lanes = [lane(cost, m, link, choices) for link in e.links for m in METHODS]
     for seed in e.seeds:                                     # a stop leaves whole seeds
-        jobs.update({(lane, seed): lane.job(seed) for lane in lanes})
-        runs = e.run(list({job.name: job for job in jobs.values()}.values()))
-    for lane in lanes:
-        lane.runs = [runs[jobs[lane, seed].name] for seed in e.seeds]
+        jobs = [lane_job(e, of, seed) for of in lanes]
+        runs = e.run(list({job.name: job for job in jobs}.values()))     # one worker has no link
+        for of, job in zip(lanes, jobs):
+            of.runs.append(runs[job.name])
     return lanes
 
 
@@ -255,50 +224,38 @@ def lane_of(race_rows, link, method):
     return kept.only(race_rows, mbit_s=link, method=method)
 
 
-def endpoint(race_rows):
-    """What the plan judges, from the table `race`: over the slowest link."""
-    link = min(row["mbit_s"] for row in race_rows)
-    return [("two data parallel over one", *ratio(lane_of(race_rows, link, "parallel"),
-                                                  lane_of(race_rows, link, "one")))]
-
-
 def draw_race(plt, race_rows, curves, target):
     """A panel a link, one axis of seconds; the seed in the middle of each method, and where every
     seed reaches the target."""
-    links = sorted({row["mbit_s"] for row in race_rows})
-    figure, panels = plt.subplots(len(links), 1, figsize=(7.6, 2.1 * len(links) + 0.7),
-                                  layout="constrained", sharex=True, squeeze=False)
-    for ax, link in zip(panels[:, 0], links):
+    links, every = sorted({row["mbit_s"] for row in race_rows}), []
+    for link in links:
+        shown = []
         for i, m in enumerate(METHODS):
-            rows = lane_of(race_rows, link, m.name)
-            done = sorted(row["seconds_to_target"] for row in rows if row["seconds_to_target"])
-            if not done:
+            rows = [row for row in lane_of(race_rows, link, m.name) if row["seconds_to_target"]]
+            own = lane_of(curves, link, m.name)
+            if not rows:
                 continue
-            middle = next(i for i, row in enumerate(rows)
-                          if row["seconds_to_target"] == done[len(done) // 2])
-            runs = list(dict.fromkeys(row["run"] for row in lane_of(curves, link, m.name)))
-            points = kept.only(curves, mbit_s=link, method=m.name, run=runs[middle])
-            look = {"color": lab.COLOURS[i], "linestyle": lab.LINES[i]}
-            ax.plot([p["seconds"] for p in points], [p["val_loss"] for p in points], **look)
-            ax.plot(done, [target] * len(done), lab.MARKERS[i], color=lab.COLOURS[i], markersize=6,
-                    clip_on=False, zorder=3)
-            ax.plot([], [], marker=lab.MARKERS[i], **look,
-                    label=f"{m.label}: {mean(done):.1f} s")
-        ax.legend(loc="upper right", fontsize=8.5, labelcolor="linecolor")
-        ax.axhline(target, color="#999999", linewidth=0.8)
-        ax.set_ylim(target - 0.12, target + 1.3)
-        lab.axes(ax, "seconds of updates" if ax is panels[-1, 0] else None, "validation loss",
-                 f"{link:,.0f} Mbit/s")
-    panels[-1, 0].set_xlim(0.0, None)
+            done = sorted((row["seconds_to_target"], j) for j, row in enumerate(rows))
+            run = list(dict.fromkeys(row["run"] for row in own))[done[len(done) // 2][1]]
+            points = [p for p in own if p["run"] == run and p["val_loss"] < target + 1.3]
+            colour, times = {"color": lab.COLOURS[i]}, [took for took, _ in done]
+            shown.append(lab.Curve(f"{m.label}: {mean(times):.1f} s", times, [target] * len(times),
+                                   look={**colour, "linestyle": "", "marker": lab.MARKERS[i]}))
+            shown.append(lab.Curve(None, [p["seconds"] for p in points],
+                                   [p["val_loss"] for p in points],
+                                   look={**colour, "marker": "", "linestyle": lab.LINES[i]}))
+        every.append({"curves": shown, "x": "seconds of updates" * (link == links[-1]),
+                      "y": "validation loss", "title": f"{link:,.0f} Mbit/s"})
     found = [ratio(lane_of(race_rows, x, "parallel"), lane_of(race_rows, x, "one"))[0]
              for x in (links[0], links[-1])]
-    figure.suptitle(f"Two data parallel workers take {found[0]:.1f} times as long as one over "
-                    f"{links[0]:,.0f} Mbit/s, {found[1]:.1f} times over {links[-1]:,.0f}", x=0.01,
-                    ha="left", fontsize=10.5)
-    return figure
+    return lab.panels(plt, every, "Two data parallel workers take "
+                      f"{found[0]:.1f} times as long as one over {links[0]:,.0f} Mbit/s, "
+                      f"{found[1]:.1f} times over {links[-1]:,.0f}",
+                      (7.6, 2.1 * len(links) + 0.7), len(links), sharex=True)
 
 
-def tell(e, race_rows):
+def conclude(e):
+    race_rows, machine = e.rows("race"), {row["what"]: row["value"] for row in e.rows("machine")}
     links = sorted({row["mbit_s"] for row in race_rows})
     for link in links:
         for m in METHODS:
@@ -313,68 +270,49 @@ def tell(e, race_rows):
         if all(rows):
             e.found(f"seconds over {link} Mbit/s, {labels[slow]} over {labels[fast]}",
                     *ratio(*rows))
-
-
-def conclude(e):
-    race_rows, machine = e.rows("race"), {row["what"]: row["value"] for row in e.rows("machine")}
-    tell(e, race_rows)
     e.figure("race", lambda plt: draw_race(plt, race_rows, e.rows("curves"),
                                            machine["target_loss"]),
              alt="Validation loss against seconds for four methods, a panel for each link, on one "
                  "axis of seconds.",
              caption="Each method with its best batch for the link. Lines: the seed in the middle; "
                      "points: every seed at the target; numbers: their mean.")
-    e.decide(endpoint(race_rows))
+    return [("two data parallel over one", *ratio(lane_of(race_rows, links[0], "parallel"),
+                                                  lane_of(race_rows, links[0], "one")))]
 
 
 # ---------------------------------------------------------------- the experiment
 
-def write(e, cost, choices, lanes, calibrations):
+def measure(e):
+    """Makes the runs and writes the tables."""
+    settings(e)
+    choices = lab.tune(e, [Choice(e, b) for b in e.batches])
+    choices += lab.tune(e, [Choice(e, b, every) for b, every in e.diloco])
+    cost = calibrate(e)
+    lanes = race(e, cost, choices)
+    e.setting(f"{cost.parameters:,} parameters, T={T}; constant rate after {WARMUP} updates, β2 by "
+              "half-life in tokens. Seconds are those of the updates, without evaluations.")
     e.table("updates", ["batch_tokens", "every", "outer_rate", "outer_momentum", "lr", "at_edge",
                         "updates_to_target"],
             [[c.batch, c.every, *(c.best()[0] or (None, None)), rate(c.best()[1]),
               int(c.at_edge()), c.updates()] for c in choices])
     e.table("race", ["mbit_s", "method", "batch_tokens", "every", "seed", "seconds_to_target",
                      "seconds_update", "modelled_seconds_update"],
-            [row for lane in lanes for row in lane.rows()])
+            [[of.link, of.method.name, of.choice.batch, of.choice.every, seed,
+              fit.first_at(curve(run), e.target), mean_update(of.runs, every=of.choice.every or 1),
+              of.modelled] for of in lanes for seed, run in zip(e.seeds, of.runs)])
     e.table("curves", ["mbit_s", "method", "run", "seconds", "val_loss"],
-            [[lane.link, lane.method.name, name, *point] for lane in lanes
-             for name, points in lane.curves() for point in points if point[0] > 0.0])
-    e.table("calibration", ["batch_tokens", "mbit_s", "overlap", "seconds", "seconds_waited"],
-            [[c.batch, c.link, int(c.overlap), c.seconds, c.waited] for c in calibrations])
+            [[of.link, of.method.name, run.name, *point] for of in lanes for run in of.runs
+             for point in curve(run) if point[0] > 0.0])
     e.table("machine", ["what", "value"],
             [["parameters", cost.parameters], ["target_loss", e.target],
              ["seconds_fixed", cost.compute.fixed], ["seconds_a_token", cost.compute.per_token],
              ["seconds_exchange_unlimited", cost.talk], ["share_hidden", cost.hidden]])
 
 
-def measure(e):
-    """Makes the runs and writes the tables."""
-    choices = lab.tune(e, [Choice(e, b) for b in e.batches])
-    choices += lab.tune(e, [Choice(e, b, every) for b, every in e.diloco])
-    cost, calibrations = calibrate(e)
-    lanes = race(e, cost, choices)
-    e.setting(f"{cost.parameters:,} parameters, T={T}; constant rate after {WARMUP} updates, β2 by "
-              "half-life in tokens. Seconds are those of the updates, without evaluations.")
-    write(e, cost, choices, lanes, calibrations)
-
-
-def main():
-    e = lab.Experiment(
-        6, "bandwidth", title="Loss against real seconds over slow links",
+if __name__ == "__main__":
+    lab.experiment(
+        6, "bandwidth", measure, conclude, possible,
+        title="Loss against real seconds over slow links",
         question="Two workers over a slow link: which method reaches a loss first, each with its "
                  "own best batch?",
         prediction="Over the slowest link two data parallel workers take longer than one.")
-    why = "" if e.args.kept else possible()
-    if why:
-        e.verdict("skipped", why)
-        return e.close()
-    if not e.args.kept:
-        settings(e)
-        measure(e)
-    conclude(e)
-    return e.close()
-
-
-if __name__ == "__main__":
-    main()

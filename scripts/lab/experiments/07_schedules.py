@@ -13,6 +13,7 @@ from statistics import fmean as mean
 
 import _path
 import fit
+import kept
 import lab
 
 ETA, SMALL, CAP, T = 0.5, 512, 4096, 32          # tokens, tokens, sequences' tokens
@@ -36,25 +37,18 @@ class Course(lab.Tuned):
             "first": 1, "also": e.pick([], [], [5]), "grid": grid, "seeds": list(seeds),
             "extend": e.pick(None, (-2, 6), (-2, 6)) if len(grid) > 1 else None})
         if len(grid) == 1:                       # the rate is known: no run chooses it
-            self.plan["first"], *self.plan["also"] = seeds
+            self.choosing = self.plan["seeds"]
 
     def make(self, _, k, seed):
         e = self.e
         return lab.Job(f"{self.name}_lr{rate(k):g}_s{seed}", [
-            "--data", e.corpus(e.tokens), *lab.model("35k", T), "--micro-batch", self.micro, *self.flags,
-            "--lr", f"{rate(k):.9g}", "--tokens", e.tokens, "--lr-schedule", "wsd",
+            "--data", e.corpus(e.tokens), *lab.model("35k", T), "--micro-batch", self.micro,
+            *self.flags, "--lr", f"{rate(k):.9g}", "--tokens", e.tokens, "--lr-schedule", "wsd",
             "--warmup-tokens", e.tokens // 40, "--seed", seed, "--eval-every", 0,
             "--eval-tokens", e.eval_tokens], thin=300)
 
     def updates(self):
         return mean(run.end["step"] for run in self.chosen())
-
-    def rows(self, chose):
-        """[(rate, seed, updates, loss)] of those runs that chose the rate, or of the pairs."""
-        seeds = self.choosing() if chose else self.plan["seeds"]
-        return [[rate(k), seed, run.end.get("step"), run.val]
-                for (v, k, seed), run in sorted(self.runs.items())
-                if seed in seeds and (chose or (v, k) == self.best())]
 
 
 def constant(e, batch, seeds):
@@ -98,10 +92,10 @@ def measure(e):
         compared.append(compare(e, to(4 * CAP)))
     compared.append(compare(e, growing(e, "linear", f"linear ramp to {CAP:,}",
                                        f"linear:{SMALL},{e.tokens}", seeds[:4], at=CAP)))
-    for name, chose in [("rates", True), ("pairs", False)]:
-        e.table(name, ["compared", "batch", "lr", "seed", "updates", "val_loss"],
-                [[one.label, arm.label, *row] for one, other in compared for arm in (one, other)
-                 if not chose or len(arm.grid) > 1 for row in arm.rows(chose)])
+    e.table("pairs", ["compared", "batch", "lr", "seed", "updates", "val_loss"],
+            [[one.label, arm.label, rate(arm.best()[1]), seed, run.end.get("step"), run.val]
+             for one, other in compared for arm in (one, other)
+             for seed, run in zip(arm.plan["seeds"], arm.chosen())])
     e.setting(f"2 layers, 32 channels, T={T}, {e.tokens:,} tokens of fresh tales for each run. "
               "AdamW; β2 keeps the second moment's half-life in tokens. The rate is constant after "
               "a warm-up of a fortieth of the tokens and decays to a tenth over the last fifth.")
@@ -123,13 +117,10 @@ Pair = namedtuple("Pair", "one other gaps interval")
 def read_pairs(rows):
     """[Pair]"""
     found = []
-    for one in dict.fromkeys(row["compared"] for row in rows):
-        arms = {}
-        for row in rows:
-            if row["compared"] == one:
-                arms.setdefault(row["batch"], {})[row["seed"]] = row["val_loss"]
-        (_, growing_), (other, constant_) = arms.items()
-        gaps = [growing_[seed] - constant_[seed] for seed in growing_]
+    for (one,), own in kept.grouped(rows, "compared").items():
+        (_, grown), ((other,), flat) = kept.grouped(own, "batch").items()
+        flat = {row["seed"]: row["val_loss"] for row in flat}
+        gaps = [row["val_loss"] - flat[row["seed"]] for row in grown]
         found.append(Pair(one, other, gaps, fit.mean_interval(gaps)))
     return found
 
@@ -139,25 +130,19 @@ def below(pair):
 
 
 def draw(plt, pairs):
-    """A group for each pair: the differences of its seeds as points, beside them their mean and its
-    interval."""
-    figure, ax = plt.subplots(figsize=(7.6, 4.6), layout="constrained")
-    ax.axhline(0.0, color="black", linewidth=1.2)
-    for i, pair in enumerate(pairs):
-        n, (middle, _, high) = len(pair.gaps), pair.interval
-        ax.plot([i - 0.12 + 0.1 * (j / max(n - 1, 1) - 0.5) for j in range(n)], pair.gaps, "o",
-                color=lab.COLOURS[i], markersize=6, alpha=0.55, markeredgewidth=0)
-        ax.errorbar([i + 0.08], [middle], yerr=[high - middle], color=lab.COLOURS[i], marker="D",
-                    markersize=8, capsize=5, linewidth=2)
-        ax.annotate(f"{middle:+.3f}", (i + 0.08, middle), (11, 0), va="center", fontsize=11,
-                    textcoords="offset points", color=lab.COLOURS[i])
-    ax.set_xticks(range(len(pairs)), [f"{pair.one}\nless {pair.other}" for pair in pairs])
-    ax.set_xlim(-0.4 - 0.22 * len(pairs), len(pairs) - 0.4)
-    ax.margins(y=0.12)
-    lab.axes(ax, "", "final loss, growing less constant batch (nats)",
-             f"{below(pairs[0])} seeds end lower when the norm test enlarges the batch\nthan with "
-             f"a {pairs[0].other} tokens, after as many tokens and updates")
-    ax.grid(False, axis="x")
+    """Of each pair the differences of its seeds, and beside them their mean and its interval."""
+    curves = [lab.Curve("a seed", [i - 0.1 for i, pair in enumerate(pairs) for _ in pair.gaps],
+                        [gap for pair in pairs for gap in pair.gaps],
+                        look={"linestyle": "", "alpha": 0.5}),
+              lab.Curve("the mean of all", [i + 0.1 for i, _ in enumerate(pairs)],
+                        *zip(*(pair.interval for pair in pairs)),
+                        {"linestyle": "", "markersize": 8})]
+    figure = lab.panels(plt, [{
+        "curves": curves, "x": "", "y": "final loss, growing less constant batch (nats)",
+        "names": [f"{pair.one}\nless {pair.other}" for pair in pairs]}],
+        f"{below(pairs[0])} seeds end lower when the norm test enlarges the batch\nthan with a "
+        f"{pairs[0].other} tokens, after as many tokens and updates")
+    figure.axes[0].axhline(0.0, color="black", linewidth=1.2)
     return figure
 
 
@@ -171,22 +156,14 @@ def conclude(e):
                  "seed, in a group for each schedule, with the mean and its interval.",
              caption="Each point is one seed's difference; intervals of 90%. With as many devices "
                      "as its batch keeps busy, a run's time is its number of updates.")
-    e.decide([("", *pairs[0].interval)])
+    return [("", *pairs[0].interval)]
 
 
-def main():
-    e = lab.Experiment(
-        7, "schedules", title="A growing batch against a constant one",
+if __name__ == "__main__":
+    lab.experiment(
+        7, "schedules", measure, conclude, title="A growing batch against a constant one",
         question="Does a batch that grows during training end at a lower loss than a constant "
                  "batch, after as many tokens and as many updates?",
         prediction="B_crit grows as the loss falls. A batch that grows with it wastes fewer tokens "
                    "early and fewer updates late. So the norm test ends lower than a constant "
                    "batch that makes as many updates.")
-    if not e.args.kept:
-        measure(e)
-    conclude(e)
-    e.close()
-
-
-if __name__ == "__main__":
-    main()

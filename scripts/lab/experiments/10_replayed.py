@@ -33,8 +33,11 @@ MODELS = {"full": Model("0.8M", 1.4), "quick": Model("119k", 2.0), "tiny": Model
 
 # ---------------------------------------------------------------- seconds of a share
 
-def time_shares(e, model, sizes):
-    """Times shares of so many tokens on one core; writes the tables of their seconds."""
+def time_shares(e):
+    """Times shares of every batch on one core; writes the table of their seconds."""
+    model, sizes = MODELS[e.size], sorted({
+        of.batch // n for of in read_learning(e) for n in WORKERS
+        if of.batch % n == 0 and of.batch // n >= T})
     rounds = e.pick(1, 1, 3)
     jobs = {(b, i): lab.Job(f"share_b{b}_{i}", e.timing(
         lab.model(model.name, T), b, min(b // T, 64),
@@ -47,7 +50,8 @@ def time_shares(e, model, sizes):
                        *(f"slowest_of_{n}" for n in WORKERS)],
             [[b, len(of), mean(of), median(of), *(fit.slowest(of, n) for n in WORKERS)]
              for b, of in seconds.items()])
-    e.found("parameters", runs[jobs[sizes[0], 0].name].start["parameters"])
+    e.table("model", ["model", "parameters"],
+            [[model.name, runs[jobs[sizes[0], 0].name].start["parameters"]]])
     e.setting(f"T={T}; shares of {sizes[0]:,} to {sizes[-1]:,} tokens, timed on one core; the "
               "slowest of n is the mean largest of n draws from them. Rings of fp32 gradients, "
               "not overlapped.")
@@ -70,8 +74,9 @@ def source(e):
     return None if e.args.kept else e.args.out
 
 
-def read_learning(e, model):
+def read_learning(e):
     """[Learned], the smallest batch first."""
+    model = MODELS[e.size]
     return [Learned(batch, lr, mean(of.values())) for batch, (lr, of) in
             kept.pooled(model.name, model.target, source(e)).items()]
 
@@ -128,52 +133,45 @@ def check(e):
 # ---------------------------------------------------------------- pictures
 
 def draw_race(plt, model, lanes, curves):
-    figure, ax = plt.subplots(figsize=(7.6, 4.2), layout="constrained")
-    for i, n in enumerate(LANES):
+    shown = []
+    for n in LANES:
         lane = lanes.get((LINKS[0], n))
         own = lane and kept.only(curves, batch_tokens=lane.learned.batch, lr=lane.learned.rate)
-        if not own:
-            continue
-        curve = kept.only(own, seed=own[0]["seed"])
-        ax.plot([x["step"] * lane.update for x in curve], [x["val_loss"] for x in curve],
-                color=lab.COLOURS[i], linestyle="--", linewidth=1.8,
-                label=f"{n} worker{'s' * (n > 1)}, {lane.learned.batch:,} tokens an update")
-        ax.annotate(f"{lane.seconds:.3g} s", (lane.seconds, model.target), (-4, -14),
-                    textcoords="offset points", color=lab.COLOURS[i], ha="center")
-    ax.axhline(model.target, color="#888888", linewidth=0.8)
-    lab.log_axis(ax.xaxis)
-    ax.set_ylim(model.target - 0.12, model.target + 1.2)
-    ax.legend(loc="upper right")
-    lab.axes(ax, "seconds by the virtual clock (modelled from measured shares)", "validation loss",
-             f"{model.name} parameters, each number of workers at its best batch size")
-    return figure
+        if own:
+            curve = [x for x in kept.only(own, seed=own[0]["seed"])
+                     if x["val_loss"] < model.target + 1.2]
+            shown.append(lab.Curve(
+                f"{n} worker{'s' * (n > 1)}, {lane.learned.batch:,} tokens an update: "
+                f"{lane.seconds:.3g} s", [x["step"] * lane.update for x in curve],
+                [x["val_loss"] for x in curve], look={"linestyle": "--", "marker": ""}))
+    return lab.panels(plt, [{
+        "curves": shown, "y": "validation loss", "log": (10, 0),
+        "x": "seconds by the virtual clock (modelled from measured shares)"}],
+        f"{model.name} parameters, each number of workers at its best batch size")
 
 
 def draw_links(plt, lanes, measured):
     """measured: seconds on two cores, or None."""
-    figure, ax = plt.subplots(figsize=(7.6, 4.4), layout="constrained")
-    for i, link in enumerate(LINKS):
+    curves = []
+    for link in LINKS:
         found = [lanes[link, n] for n in WORKERS if (link, n) in lanes]
-        ax.plot([lane.workers for lane in found], [lane.seconds for lane in found],
-                color=lab.COLOURS[i], linestyle="--", marker=lab.MARKERS[i],
-                markerfacecolor="white", label=link.name)
+        curves.append(lab.Curve(link.name, [lane.workers for lane in found],
+                                [lane.seconds for lane in found],
+                                look={"linestyle": "--", "markerfacecolor": "white"}))
     if measured:
-        ax.plot([2], [measured], "k*", markersize=12, label="two cores, measured")
-    alone = lanes[LINKS[0], 1].seconds
-    ax.axhline(alone, color="#888888", linewidth=0.8)
-    ax.annotate("one worker", (WORKERS[-1], alone), (0, 4), textcoords="offset points", ha="right",
-                fontsize=9, color="#444444")
-    lab.log_axis(ax.xaxis, base=2)
-    lab.log_axis(ax.yaxis)
-    ax.legend(title="link (hollow: modelled)")
-    lab.axes(ax, "workers", "seconds to the loss", "More workers help until the link is too slow")
-    return figure
+        curves.append(lab.Curve("two cores, measured", [2], [measured], look={
+            "color": "black", "marker": "*", "markersize": 12, "linestyle": ""}))
+    return lab.panels(plt, [{"curves": curves, "x": "workers", "y": "seconds to the loss",
+                             "log": (2, 10), "legend": "link (hollow: modelled)"}],
+                      "More workers help until the link is too slow")
 
 
-def conclude(e, model, learned):
+def conclude(e):
+    model, learned = MODELS[e.size], read_learning(e)
     shares = {(row["tokens"], n): row[f"slowest_of_{n}"] for row in e.rows("shares")
               for n in WORKERS}
-    parameters = e.rows("numbers", what="parameters")[0]["value"]
+    parameters = e.rows("model")[0]["parameters"]
+    e.found("parameters", parameters)
     lanes, (checked, known) = all_lanes(model, learned, shares, parameters), check(e)
     e.table("lanes", ["link", "bandwidth", "latency", "workers", "batch_tokens", "updates",
                       "share_seconds", "update_seconds", "seconds_to_target", "target_nats"],
@@ -207,27 +205,15 @@ def conclude(e, model, learned):
     e.figure("links", lambda plt: draw_links(plt, lanes, same and median(b for _, b in checked)),
              alt="Seconds to a loss against the number of workers, for links from free to slow.",
              caption="Hollow: modelled. The star was measured on two cores.")
-    e.decide([("", *fit.median_interval([a / b for a, b in checked]))] if checked else [])
-
-
-def main():
-    e = lab.Experiment(
-        10, "replayed", title="Sixty-four workers, replayed",
-        question="How much faster would 64 workers be, and over which link would they lose to one?",
-        prediction="A clock that adds the slowest share and the exchange of each update predicts "
-                   "two real ranks within 10%.")
-    model = MODELS[e.size]
-    learned = read_learning(e, model)
-    if not learned:
-        e.verdict("skipped", "needs experiment 2's runs of this model: run "
-                             "scripts/lab/experiments/02_knee.py with the same --out")
-        return e.close()
-    if not e.args.kept:
-        time_shares(e, model, sorted({of.batch // n for of in learned for n in WORKERS
-                                      if of.batch % n == 0 and of.batch // n >= T}))
-    conclude(e, model, learned)
-    return e.close()
+    return [("", *fit.median_interval([a / b for a, b in checked]))] if checked else []
 
 
 if __name__ == "__main__":
-    main()
+    lab.experiment(
+        10, "replayed", time_shares, conclude,
+        lambda e: "" if read_learning(e) else "needs experiment 2's runs of this model: run "
+        "scripts/lab/experiments/02_knee.py with the same --out",
+        title="Sixty-four workers, replayed",
+        question="How much faster would 64 workers be, and over which link would they lose to one?",
+        prediction="A clock that adds the slowest share and the exchange of each update predicts "
+                   "two real ranks within 10%.")

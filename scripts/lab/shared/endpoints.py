@@ -76,19 +76,6 @@ PLAN = [
              "0.90 to 0.97, when the clock was the median share and not the slowest", "none",
              "514682f")]
 
-# (experiment, what it had predicted, what was seen, verdict now, verdict of the second edition).
-WITHOUT = [
-    ("02_knee", "the sweep, by criteria that were dropped", "see its tables", "no endpoint",
-     "refuted"),
-    ("04_one_device",
-     "accumulation takes as much longer than one pass as t_0 says, 16 micro-batches",
-     "119k: +0.059 (0.030 to 0.102) of a pass more; 0.8M: +0.056 (0.003 to 0.110)", "refuted", ""),
-    ("08_fits", "the planner, by criteria that were dropped", "modelled", "no endpoint", "refuted"),
-    ("09_curves", "a large batch at the small one's rate loses 15%",
-     "the best rates turned out equal: it compared runs with themselves", "no endpoint, and no "
-     "experiment any more: its runs are seeds of experiment 2", "refuted for 0.8M (24acf75)")]
-
-
 def of(label):
     """The endpoint of an experiment, or None: what it shows are observations."""
     return next((end for end in PLAN if end.label == label), None)
@@ -135,8 +122,6 @@ def history():
                              for row in found["endpoint"])
         yield (end.label, end.what, bounds(end), end.known, measured, kept.verdict(found),
                dated(end.plan), dated(end.data), end.earlier)
-    for label, what, seen, now, earlier in WITHOUT:
-        yield label, what, "", "", seen, now, "", "", earlier
 
 
 def main():

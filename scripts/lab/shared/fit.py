@@ -203,7 +203,7 @@ def crossing(updates, losses, target):
 
 
 def first_at(points, level):
-    """x where the y of [(x, y)] first falls to `level`, linear between two points; None if never."""
+    """x where y of [(x, y)] first falls to `level`, linear between two points; None if never."""
     last = None
     for x, y in points:
         if y <= level:

@@ -49,6 +49,14 @@ def only(table_rows, **wanted):
     return [row for row in table_rows if all(row[key] == value for key, value in wanted.items())]
 
 
+def grouped(table_rows, *keys):
+    """{the values of these columns: rows}, in the order of the rows."""
+    found = {}
+    for row in table_rows:
+        found.setdefault(tuple(row[key] for key in keys), []).append(row)
+    return found
+
+
 def number(label, what):
     """(value, low, high) that an experiment has found; None without."""
     return next((tuple(row.values())[1:] for row in table(label, "numbers")
@@ -118,8 +126,7 @@ def finished(out, label):
     found = load(path) or sys.exit(f"{path} is missing; run scripts/lab/experiments/{label}.py")
     if found["size"] == "tiny":
         sys.exit(f"{label}: a --tiny run is for tests, its numbers mean nothing")
-    with open(path, encoding="utf-8") as f:
-        absolute = re.search(r"(?<![\w.})~-])/\w[\w.-]*/[\w./-]*", f.read())
+    absolute = re.search(r"(?<![\w.})~-])/\w[\w.-]*/[\w./-]*", json.dumps(found))
     if absolute:
         sys.exit(f"{path}: names a path of this machine, {absolute.group()}")
     return found
@@ -135,7 +142,7 @@ def shrink(source, target):
 
 
 def keep(out, label):
-    """What samples.py wrote stays."""
+    """The texts that the page shows beside experiment 10 stay."""
     import lab
     found, before = finished(out, label), read(label) or {}
     for figure in found["figures"]:

@@ -3,34 +3,36 @@ then reused), tables, figures, and one JSON file of an experiment, which report.
 
 An experiment is its settings, its runs, its endpoint and its figures:
 
-    e = lab.Experiment(2, "knee", title="...", question="...", prediction="...")
-    if not e.args.kept:                          # --kept: the tables of the committed runs
-        runs = e.run([lab.Job("b64", ["--data", e.corpus(10**6), *e.model(), ...])])
+    def measure(e):
+        runs = e.run([lab.Job("b64", ["--data", e.corpus(10**6), *lab.model("35k"), ...])])
         e.table("points", ["batch_tokens", "updates"], [[64, runs["b64"].updates_at(2.5)]])
-    points = e.rows("points")
-    e.found("updates of 64 tokens to a loss of 2.5", points[0]["updates"])
-    e.figure("knee", draw, alt="...", caption="...")
-    e.decide([("", 1.7, 1.6, 1.8)]); e.close()
 
-decide() judges the endpoint that endpoints.py planned; an experiment without one calls observe().
+    def conclude(e):
+        points = e.rows("points")
+        e.found("updates of 64 tokens to a loss of 2.5", points[0]["updates"])
+        e.figure("knee", draw, alt="...", caption="...")
+        return [("", 1.7, 1.6, 1.8)]
+
+    lab.experiment(2, "knee", measure, conclude, title="...", question="...", prediction="...")
 
 Runs lie in OUT/NN_name/runs: NAME.jsonl is the trainer's log, NAME.txt what it printed, NAME.json
 its command. A run is reused if its command is unchanged and its log is complete. The result is
-OUT/NN_name/result.json.
+OUT/NN_name/result.json. With --kept the committed tables stand in for the runs.
 """
 import argparse
 import ctypes
+import dataclasses
 import functools
 import json
 import math
 import os
 import re
-import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections import namedtuple
 
 import endpoints
 import kept
@@ -80,10 +82,45 @@ def plain(value, digits=4):
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.{digits}g}"
 
 
-def errorbar(ax, i, x, y, low, high, **look):
-    """Points with their intervals, in the colour and with the marker of curve i."""
-    ends = [[b - a for a, b in zip(low, y)], [b - a for a, b in zip(y, high)]]
-    ax.errorbar(x, y, ends, **{"color": COLOURS[i], "marker": MARKERS[i], "capsize": 2, **look})
+# A curve of a panel. low, high: the ends of its intervals, if it has any. look: what matplotlib is
+# told beside the colour, marker and line that follow from the curve's number.
+Curve = namedtuple("Curve", "label x y low high look", defaults=(None, None, {}))
+
+
+def panel(ax, curves, x, y, title=None, log=(None, None), names=None, legend=None):
+    """Curves and the labels of the axes. log: the base of each logarithmic axis; names: of the
+    ticks 0, 1, ... of the x axis; legend: its title."""
+    for i, c in enumerate(curves):
+        k = i % len(COLOURS)
+        look = {"color": COLOURS[k], "marker": MARKERS[k], "linestyle": LINES[k], "markersize": 5,
+                "linewidth": 1.4, "label": c.label, **c.look}
+        if c.low is None:
+            ax.plot(c.x, c.y, **look)
+        else:
+            ends = [[b - a for a, b in zip(c.low, c.y)], [b - a for a, b in zip(c.y, c.high)]]
+            ax.errorbar(c.x, c.y, ends, capsize=2, **look)
+    for axis, base in zip((ax.xaxis, ax.yaxis), log):
+        if base:
+            log_axis(axis, base)
+        else:
+            ax.locator_params(axis.axis_name, nbins=6)
+            axis.set_major_formatter(lambda value, _: plain(value))
+    if names:
+        ax.set_xticks(range(len(names)), names)
+        ax.margins(x=0.2)
+    if any(c.label for c in curves):
+        ax.legend(title=legend)
+    axes(ax, x, y, title)
+
+
+def panels(plt, every, title, size=(7.6, 4.6), rows=1, **shared):
+    """A Figure of panels, each given as panel's arguments."""
+    figure, places = plt.subplots(rows, len(every) // rows, figsize=size, layout="constrained",
+                                  squeeze=False, **shared)
+    for ax, words in zip(places.flat, every):
+        panel(ax, **words)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    return figure
 
 
 # Layers, heads, channels of the laboratory's models, by their parameters. One core reads about
@@ -161,30 +198,25 @@ def has_mpi():
 
 # ---------------------------------------------------------------- a run of a trainer
 
+@dataclasses.dataclass
 class Job:
-    """A run to be made. --log and --threads are added to the flags.
+    """A run to be made. --log and --threads are added to the flags."""
+    name: str
+    flags: list
+    ranks: int = 1                   # above 1: started by scripts/launch.sh
+    threads: int = 1
+    cost: float = 1.0                # relative to the sweep's other jobs: the longest start first
+    keep: bool = False               # --out OUT/NN_name/runs/NAME, so that checkpoints stay
+    before: tuple = ()               # names of jobs that must be done first
+    branch: str = None               # resumes a copy of that run; goes at its end, unless kept
+    program: str = None              # in place of the trainer
+    env: dict = dataclasses.field(default_factory=dict)      # more environment variables
+    alone: bool = False              # no other job runs beside it: for timings
+    thin: int = None                 # at most this many steps stay in the log
 
-    ranks     above 1: started by scripts/launch.sh
-    cost      relative to the sweep's other jobs: for the progress line; the longest start first
-    keep      --out OUT/NN_name/runs/NAME, so that checkpoints stay
-    before    names of jobs that must be done first
-    branch    a name: this job resumes a copy of that kept run (implies before); without keep its
-              checkpoint goes at its end
-    program   replaces the trainer;  env: more environment variables
-    alone     no other job runs beside it: for timings
-    thin      at most this many steps stay in the log
-    """
-
-    def __init__(self, name, flags, ranks=1, threads=1, cost=1.0, keep=False, before=(),
-                 branch=None, program=None, env=None, alone=False, thin=None):
-        assert name and all(c.isalnum() or c in "_.-" for c in name), name
-        self.name, self.flags = name, [str(flag) for flag in flags]
-        self.ranks, self.threads, self.cost = ranks, threads, cost
-        self.keep = keep or branch is not None
-        self.stays = keep                                    # else its checkpoint goes at its end
-        self.before = list(before) + ([branch] if branch else [])
-        self.branch, self.program, self.env = branch, program, dict(env or {})
-        self.alone, self.thin = alone, thin
+    def __post_init__(self):
+        self.flags = [str(flag) for flag in self.flags]
+        self.before = [*self.before, *([self.branch] if self.branch else [])]
 
 
 class Run:
@@ -193,32 +225,18 @@ class Run:
     def __init__(self, job, base, record):
         self.name, self.base, self.record = job.name, base, record
         self.wall = record.get("wall", 0.0)                  # seconds, start to end
-        self._events = None
 
-    @property
+    @functools.cached_property
     def events(self):
-        if self._events is None:
-            self._events = list(read_log(self.base + ".jsonl"))
-        return self._events
+        return list(read_log(self.base + ".jsonl"))
 
     def of(self, event):
         return [record for record in self.events if record["event"] == event]
 
-    @property
-    def start(self):
-        return next(iter(self.of("start")), {})
-
-    @property
-    def steps(self):
-        return self.of("step")
-
-    @property
-    def evals(self):
-        return self.of("eval")
-
-    @property
-    def end(self):
-        return next(iter(self.of("end")[-1:]), {})
+    steps = property(lambda self: self.of("step"))
+    evals = property(lambda self: self.of("eval"))
+    start = property(lambda self: next(iter(self.of("start")), {}))
+    end = property(lambda self: next(iter(self.of("end")[-1:]), {}))
 
     @property
     def diverged(self):
@@ -311,8 +329,7 @@ class Sweep:
         self.undone = {job.name for job in jobs}
         self.free = list(range(slots))
         self.running = []                                    # (job, process, its slots, since)
-        self.count, self.total, self.done_cost = len(jobs), sum(job.cost for job in jobs), 0.0
-        self.began = self.shown = time.time()
+        self.shown = time.time()
 
     def run(self):
         try:
@@ -349,21 +366,9 @@ class Sweep:
             self.free = sorted(self.free + taken)
             self.e.finish(job, process.returncode, time.time() - since)
             self.undone.discard(job.name)
-            self.done_cost += job.cost
-            self.show()
-
-    def show(self):
-        """A line after each run, but no more than one in 20 seconds."""
-        now = time.time()
-        if now - self.shown > 20.0:
-            left = (now - self.began) * (self.total / self.done_cost - 1.0)
-            print(f"{self.e.label}: {self.count - len(self.undone)}/{self.count} runs, "
-                  f"{clock(left)} left", file=sys.stderr, flush=True)
-            self.shown = now
-
-
-def clock(seconds):
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+            if time.time() - self.shown > 20.0:
+                self.shown = time.time()
+                print(f"{self.e.label}: {len(self.undone)} runs to go", file=sys.stderr, flush=True)
 
 
 # ---------------------------------------------------------------- a tuned method
@@ -382,6 +387,7 @@ class Tuned:
 
     def __init__(self, job, middle, plan):
         self.job, self.plan = job, plan
+        self.choosing = [plan["first"], *plan.get("also", [])]
         self.grid = {(v, k + i) for v, k in middle.items() for i in plan["grid"]}
         self.runs = {}                                       # (variant, k, seed) -> Run
 
@@ -389,15 +395,10 @@ class Tuned:
         """What the best rate makes smallest."""
         return run.val
 
-    def total(self, at, seeds):
-        return sum(self.score(self.runs[(*at, seed)]) for seed in seeds)
-
     def best(self):
         """(variant, k)"""
-        return min(sorted(self.grid), key=lambda at: self.total(at, self.choosing()))
-
-    def choosing(self):
-        return [self.plan["first"], *self.plan.get("also", [])]
+        return min(sorted(self.grid), key=lambda at: sum(
+            self.score(self.runs[(*at, seed)]) for seed in self.choosing))
 
     def at_edge(self):
         variant, k = self.best()
@@ -416,7 +417,7 @@ class Tuned:
 
     def of_grid(self):
         """The runs that choose."""
-        return {(*at, seed) for at in self.grid for seed in self.choosing()}
+        return {(*at, seed) for at in self.grid for seed in self.choosing}
 
     def chosen(self):
         """The runs at the best rate, one a seed."""
@@ -477,8 +478,9 @@ class Experiment:
             args.jobs = max(1, len(gpus())) if is_cuda(args.trainer) else processors()
         if args.jobs < 1:
             fail(f"--jobs {args.jobs}: expected 1 or more")
-        if not os.access(args.trainer, os.X_OK):
-            fail(f"{args.trainer}: there is no such program; build it with make, or give --trainer")
+        for program in (args.trainer, "prepare"):
+            if not os.access(program, os.X_OK):
+                fail(f"{program}: there is no such program; build it with make")
         return args
 
     def pick(self, tiny, quick, full):
@@ -495,15 +497,10 @@ class Experiment:
         path = os.path.join(self.args.out, "data", f"tales_{size}")
         if not os.path.exists(os.path.join(path, "tokenizer.json")):
             made = f"{path}.{os.getpid()}"
-            command = [os.path.join(".", "prepare"), "tales", "--out", made, "--tokens", str(size)]
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            try:
-                done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                      check=False)
-            except OSError:
-                fail("./prepare: there is no such program; build it with make")
-            if done.returncode:
-                fail(f"{shlex.join(command)}: {last_line(done.stdout.decode('utf-8', 'replace'))}")
+            if subprocess.call([os.path.join(".", "prepare"), "tales", "--out", made, "--tokens",
+                                str(size)], stdout=subprocess.DEVNULL):
+                fail(f"{path} could not be made")
             try:
                 os.rename(made, path)
             except OSError:                                  # another experiment was faster
@@ -545,9 +542,9 @@ class Experiment:
             program = os.path.join(".", program)
         base = self.base(job)
         flags = job.flags + ["--threads", str(job.threads), "--log", base + ".jsonl"]
-        if job.keep:
+        if job.keep or job.branch:
             flags += ["--out", base]
-        if job.branch and "--resume" not in flags:
+        if job.branch:
             flags.append("--resume")
         return front + [program] + flags
 
@@ -556,24 +553,19 @@ class Experiment:
         return {"command": self.command(job), "env": job.env, "branch": job.branch}
 
     def recorded(self, job):
-        try:
-            with open(self.base(job) + ".json", encoding="utf-8") as f:
-                record = json.load(f)
-            return record if isinstance(record, dict) else {}
-        except (OSError, ValueError):
-            return {}
+        return kept.load(self.base(job) + ".json") or {}
 
     def is_done(self, job):
         record = self.recorded(job)
-        return ({key: record.get(key) for key in self.identity(job)} == self.identity(job)
-                and (record.get("diverged") is True or ended(self.base(job) + ".jsonl")))
+        return (self.identity(job).items() <= record.items()
+                and (record["diverged"] or ended(self.base(job) + ".jsonl")))
 
     def start(self, job, slots):
         base = self.base(job)
         for end in [".json", ".jsonl", ".txt"]:
             if os.path.exists(base + end):
                 os.remove(base + end)
-        if job.keep and (job.branch or "--resume" not in job.flags) and os.path.isdir(base):
+        if os.path.isdir(base):
             shutil.rmtree(base)
         if job.branch:
             shutil.copytree(os.path.join(self.dir, "runs", job.branch), base, symlinks=True,
@@ -604,7 +596,7 @@ class Experiment:
             record["diverged"] = True
         elif not ended(base + ".jsonl"):
             fail(f"{job.name}: ended early; its output is in {base}.txt")
-        if job.branch and not job.stays:
+        if job.branch and not job.keep:
             shutil.rmtree(base)
         if job.thin is not None:
             thin_log(base + ".jsonl", job.thin)
@@ -613,9 +605,11 @@ class Experiment:
     # -- results
 
     def restore(self):
-        """--kept: takes the committed tables, and what is known of the runs behind them."""
+        """--kept: takes the committed tables, and what is known of the runs behind them; numbers
+        are found anew."""
         of = kept.read(self.label) or fail(f"{self.label}: nothing is committed")
-        self.tables, self.size = of["tables"], of["size"]
+        self.tables = {name: table for name, table in of["tables"].items() if name != "numbers"}
+        self.size = of["size"]
         self.settings, self.machine = of["settings"], of["machine"]
         self.loads, self.run_seconds = of["load"] or [], of["run_seconds"]
 
@@ -659,10 +653,6 @@ class Experiment:
         """found: [(words, value, low, high)] of the planned endpoint, with 90% intervals."""
         self.verdict(*endpoints.verdict(endpoints.of(self.label), found), found)
 
-    def observe(self):
-        """Nothing was predicted that a run could refute."""
-        self.verdict("observed", "this experiment has no endpoint")
-
     def verdict(self, word, why, found=()):
         assert word in VERDICTS, word
         self.result = {"verdict": word, "why": why,
@@ -681,6 +671,26 @@ class Experiment:
             "command": f"{script}{size}{trainer}", "size": self.size, "machine": self.machine,
             "load": [min(self.loads), max(self.loads)] if self.loads else None,
             "run_seconds": round(self.run_seconds, 1), "tables": self.tables})
+
+
+def experiment(number, name, measure, conclude, missing=lambda e: "", **words):
+    """An experiment as a program. measure(e) makes the runs and writes their tables, unless --kept
+    has them; conclude(e) derives the numbers and figures from these, and returns what the planned
+    endpoint found, as decide() takes it, or None without an endpoint. missing(e): what this machine
+    lacks for the runs."""
+    e = Experiment(number, name, **words)
+    lacks = "" if e.args.kept else missing(e)
+    if lacks:
+        e.verdict("skipped", lacks)
+    else:
+        if not e.args.kept:
+            measure(e)
+        found = conclude(e)
+        if found is None:
+            e.verdict("observed", "this experiment has no endpoint")
+        else:
+            e.decide(found)
+    e.close()
 
 
 def rounded(value):

@@ -13,12 +13,10 @@ import lab
 def watch(command):
     """Returns the command's exit status. Each process's own high-water mark is read while it runs:
     wait4() would include this interpreter, from which the process was forked."""
-    used, peak = device_memory(command), 0
-    process = subprocess.Popen(command, preexec_fn=lab.end_with_parent)
+    process, peak = subprocess.Popen(command, preexec_fn=lab.end_with_parent), 0
     while process.poll() is None:
-        now = largest(process.pid) if used is None else device_memory(command) - used
-        peak = max(peak, now)
-        time.sleep(0.01 if used is None else 0.1)
+        peak = max(peak, largest(process.pid))
+        time.sleep(0.01)
     if peak:                                                 # else it ended before it was looked at
         print(f"peak {peak}")
     return process.returncode if process.returncode >= 0 else 128 - process.returncode
@@ -34,15 +32,6 @@ def largest(pid):
             return max([most] + [largest(child) for child in f.read().split()])
     except OSError:                                          # it has ended meanwhile
         return 0
-
-
-def device_memory(command):
-    """Bytes in use on the GPU that train_gpt2cu is about to use; None for the CPU trainer."""
-    if not lab.is_cuda(command[0]):
-        return None
-    shown = lab.output_of("nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits",
-                          "-i", (lab.gpus() or ["0"])[0])
-    return int(shown.split()[0]) << 20 if shown.split() else 0
 
 
 def peak_of(run):
