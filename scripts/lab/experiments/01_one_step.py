@@ -7,6 +7,7 @@ and learning rate? Predicted from gradients and curvature alone, then measured.
 import csv
 import math
 import os
+import random
 
 import _path
 import numpy as np
@@ -108,22 +109,28 @@ def curve_fit(points, errors):
     return 1.0 / least, b_noise
 
 
+def again(rng, half):
+    """As many draws, drawn from these."""
+    every = range(half.shape[1])
+    return half[:, [rng.choice(every) for _ in every]]
+
+
 class Measured:
     """The falls of one run, tuned and fitted, with 90% intervals from a bootstrap over the draws.
     fall, rate: {batch: value}; fit: (fall at a large batch, B_noise)."""
 
     def __init__(self, steps, draws=200):
-        self.steps, rng = steps, np.random.default_rng(1)
+        self.steps, rng = steps, random.Random(1)
         halves = {b: (falls[:, ::2], falls[:, 1::2]) for b, (_, falls) in steps.falls.items()}
         self.fall, self.rate = self.tune(halves)
-        self.drawn = [self.tune({b: [rng.choice(half, half.shape[1], axis=1) for half in of]
+        self.drawn = [self.tune({b: [again(rng, half) for half in of]
                                  for b, of in halves.items()})[0] for _ in range(draws)]
         relative = {b: self.error(b) / max(abs(self.fall[b]), 1e-12) for b in self.fall}
         self.fit = curve_fit(self.fall, relative)
         self.drawn_fits = [curve_fit(fall, relative) for fall in self.drawn]
         # The prediction has an error of its own: that of so many single sequences.
         noise = steps.lists["noise_curvature"]
-        self.noises = [rng.choice(noise, len(noise)).mean() / steps.one("curvature")
+        self.noises = [np.mean([rng.choice(noise) for _ in noise]) / steps.one("curvature")
                        for _ in range(draws)]
 
     def tune(self, halves):

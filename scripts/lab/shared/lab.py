@@ -64,13 +64,13 @@ def axes(ax, x, y, title=None):
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def log_axis(axis, base=10, digits=4):
+def log_axis(axis, base=10):
     """A logarithmic axis (ax.xaxis or ax.yaxis) with plain numbers: 1 2 5 10, or powers of two."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
     getattr(axis.axes, f"set_{axis.axis_name}scale")("log", base=base)
     axis.set_major_locator(LogLocator(base=base, subs=(1.0, 2.0, 5.0) if base == 10 else (1.0,),
                                       numticks=30 if base == 10 else 12))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: plain(value, digits)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
     axis.set_minor_formatter(NullFormatter())
 
 
