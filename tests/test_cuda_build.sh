@@ -19,17 +19,17 @@ gpus() { if [ $# -gt 0 ]; then printf '%s\n' "$@" > "$dir/gpus"; else rm -f "$di
 
 gpus 9.0
 for target in all test bench emulate clean help; do
-    make -C "$tree" -n $target > "$dir/said" 2>&1
+    make -C "$tree" -n CC=true $target > "$dir/said" 2>&1
 done
 [ ! -e "$dir/calls" ] || note "make all, test, bench and so on ask nvidia-smi"
 end cuda_is_not_looked_for_unless_needed
 
 # ---- architectures ----
 
-# flags ARGS...: what nvcc would be called with; `true` finds every header that it is asked for.
+# flags ARGS...: what nvcc would be called with; `true` finds every header, and can compile anything.
 knows="75 80 86 90 100 120"
 flags() {
-    make -C "$tree" -n NVCC=true NVCC_KNOWS="$knows" "$@" train_gpt2cu 2>&1 |
+    make -C "$tree" -n CC=true NVCC=true NVCC_KNOWS="$knows" "$@" train_gpt2cu 2>&1 |
         grep -e '-o train_gpt2cu'
 }
 archs() { flags "$@" | grep -oE 'arch=[^ ]*' | sed 's/arch=compute_//; s/,code=/:/' | xargs; }
@@ -74,23 +74,24 @@ for flag in "-idirafter,$site/cu13/include" "-L$site/cu13/lib/ -l:libcublasLt.so
             "-idirafter,$site/nccl/include" "-rpath,$site/cu13/lib" "-rpath,$site/nccl/lib"; do
     [[ $found == *"$flag"* ]] || note "no $flag: $found"
 done
-make -C "$tree" NVCC=false PIP_NVIDIA= train_gpt2cu > "$dir/out" 2> "$dir/said" &&
+make -C "$tree" CC=true NVCC=false PIP_NVIDIA= train_gpt2cu > "$dir/out" 2> "$dir/said" &&
     note "no cuBLASLt, and no error"
 same "lines about a missing cuBLASLt" "$(grep -c 'cublasLt.h is neither in' "$dir/said")" 1
-make -C "$tree" NVCC="$dir/none/nvcc" train_gpt2cu > "$dir/out" 2> "$dir/said" &&
+make -C "$tree" CC=true NVCC="$dir/none/nvcc" train_gpt2cu > "$dir/out" 2> "$dir/said" &&
     note "no nvcc, and no error"
 same "lines about a missing nvcc" "$(grep -c 'there is no .*none/nvcc' "$dir/said")" 1
 end cuda_libraries_are_found
 
 # ---- the emulator: the rewriter takes in the .cu files that a .cu file includes ----
 
-for program in train_gpt2.cu tests/test_gpt2.cu; do
-    for kernels in dev/{ranks/{kernels,tensor_model},cuda/{machine,memory,attention_tiles}}.cu; do
-        sleep 0.1                           # files written at once have the same time
-        touch "$tree/$kernels"
-        make -s -C "$tree" build/$program.cpp > "$dir/said" 2>&1 || note "$(tail -n 1 "$dir/said")"
-        [ "$tree/build/$program.cpp" -nt "$tree/$kernels" ] ||
-            note "$program is not rewritten after a change of $kernels"
+programs="build/train_gpt2.cu.cpp build/tests/test_gpt2.cu.cpp"
+for kernels in dev/{ranks/{kernels,tensor_model},cuda/{machine,memory,attention_tiles}}.cu; do
+    sleep 0.1                               # files written at once have the same time
+    touch "$tree/$kernels"
+    make -s -C "$tree" $programs > "$dir/said" 2>&1 || note "$(tail -n 1 "$dir/said")"
+    for program in $programs; do
+        [ "$tree/$program" -nt "$tree/$kernels" ] ||
+            note "$program is not made anew after a change of $kernels"
     done
 done
 end emulated_build_follows_kernels
@@ -105,9 +106,10 @@ fi
 PATH=${PATH#*:}                             # without the false nvidia-smi
 
 # compiles ARCHS ARGS...: no word from nvcc, ptxas and the compiler behind them; so no kernel has a
-# register in memory, spilled or (in the trainer) indexed. That compiler does what HOST says last:
-# -O1 for the programs that include the trainer, whose own host code has -O3.
-printf '#!/bin/sh\nexec g++ "$@" $HOST\n' > "$dir/bin/host" && chmod +x "$dir/bin/host"
+# register in memory, spilled or (in the trainer) indexed. That compiler optimizes nothing but at
+# night: it is slow, and the emulator's builds are optimized.
+printf '#!/bin/sh\nexec g++ "$@" %s\n' "$([ -n "${LONG:-}" ] || echo -O0)" > "$dir/bin/host"
+chmod +x "$dir/bin/host"
 compiles() {
     local strict="-Werror all-warnings -Xptxas -warn-spills $indexed"
     strict+=" -Xcompiler -Werror -ccbin $dir/bin/host"
@@ -119,12 +121,12 @@ compiles() {
 mkdir "$dir/bf16" "$dir/fp32"
 indexed="-Xptxas -warn-lmem-usage" kept="-keep -keep-dir $dir/bf16"
 compiles 90 PRECISION=bf16 train_gpt2cu
-export HOST=-O1 kept="-keep -keep-dir $dir/fp32"
-compiles 90 PRECISION=fp32 build/cuda/test_gpt2-fp32             # includes all of the trainer
+kept="-keep -keep-dir $dir/fp32"
+compiles 90 PRECISION=fp32 train_gpt2cu
 if [ -n "${LONG:-}" ]; then
     kept=
     compiles "80 100" PRECISION=bf16 build/bench_cuda
-    compiles 90 PRECISION=bf16 build/cuda/test_gpt2-bf16
+    compiles 90 build/cuda/test_gpt2-{bf16,fp32}
     indexed=                                # a rung of a ladder may index its registers
     compiles 90 $(cd dev/cuda && grep -l 'include "ladder.cu"' -- *.cu |
         sed 's|\(.*\)\.cu$|build/cuda/\1|')

@@ -20,7 +20,7 @@ make -s build/test_profile build/profile > "$dir/said" 2>&1 ||
 build/test_profile || failed=1
 
 # breaks TEST FROM TO: with FROM changed to TO in the counters, TEST fails.
-breaks=0 count="g++ -std=c++17 -O1 -no-pie -DEMULATOR_COUNT -fopenmp -Idev/emulator/include -iquote ."
+breaks=0 count="g++ -std=c++17 -O0 -no-pie -DEMULATOR_COUNT -fopenmp -Idev/emulator/include -iquote ."
 breaks() {
     sed "s|$2|$3|" dev/emulator/count.cpp > "$dir/count.cpp"
     cmp -s "$dir/count.cpp" dev/emulator/count.cpp && note "no '$2' to break"
