@@ -8,8 +8,9 @@ with a line that helps, and so do typical mistakes; the commands keep a reader's
                                                    every blank; all open exercises and their
                                                    mistakes
 
-Exercises that do not call each other share a program; right solutions may call each other. An open exercise has a solution in
-dev/exercises/solutions; its check needs PyTorch. What has no compiler here is skipped.
+Exercises that do not call each other share a program; right solutions may call each other. An open
+exercise has a solution in dev/exercises/solutions; its check needs PyTorch. What has no compiler
+here is skipped.
 """
 import os
 import re
