@@ -173,7 +173,7 @@ b_slope4    4  b_slope   2e-3        on=bf16 $gradient --channels 64 --tensor-pa
 ROWS
     plant 6 shared_fault_found << 'FAULTS'
 dev/ranks/tensor_model.cu|s/    tp_sum(group, out, N\*OC);//
-dev/ranks/tensor_model.cu|/^static void tp_linear_residual/,/^}/ s/b, skip, N/b, NULL, N/
+dev/ranks/tensor_model.cu|/^static void tp_linear_residual/,/^}/ s/b, skip, N/b, out, N/
 dev/ranks/tensor_model.cu|s/part.sum \* __expf(part.hi - whole.hi)/part.sum/
 train_gpt2.cu|s/; chunk.counts \&\& i/; i/
 dev/ranks/tensor_model.cu|s/    tp_sum(group, dln[12], N\*C);.*//
