@@ -77,6 +77,13 @@ ifeq ($(MPI)$(HAVE_MPI),1)
   $(error MPI=1: there is no $(MPICC) here; install Open MPI or MPICH, with its headers)
 endif
 
+# Every .c file of these rooms is compiled once a build, into one library that programs and tests
+# link. Only dev/ranks knows MPI.
+ROOMS := base cpu data files model plan ranks train
+HOUSE := $(patsubst dev/%.c,$(BUILD)/house/%.o,$(wildcard $(ROOMS:%=dev/%/*.c)))
+WITH_RANKS = $(HOUSE:$(BUILD)/house/ranks/%=$(BUILD)/mpi/ranks/%)
+AR := $(if $(filter %-gcc,$(CC)),$(CC:%gcc=%ar),ar)
+
 TESTS := $(patsubst tests/%.c,$(BUILD)/%,$(wildcard tests/test_*.c))
 LESSON_PROGRAMS := $(patsubst dev/%.c,$(BUILD)/%,$(wildcard dev/lessons/*.c))
 
@@ -123,7 +130,14 @@ EMULATE    = $(LINK_CXX) -DWITH_NCCL -std=c++17 -Wall -Wextra -Wno-unknown-pragm
 EMULATED  := $(if $(shell command -v $(CXX)),train_gpt2cu-emulated \
              $(addprefix $(BUILD)/emulated/,test_emulator test_gpt2-bf16 test_gpt2-fp32 bench_cuda))
 
-all: train_gpt2$(EXE) prepare$(EXE)   ## build ./train_gpt2 and ./prepare (the default)
+PROGRAMS := train_gpt2$(EXE) prepare$(EXE)
+
+# As many files at once as there are processors, unless a -j says how many.
+ifeq ($(MAKELEVEL),0)
+  MAKEFLAGS += -j$(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+endif
+
+all: $(PROGRAMS)                 ## build ./train_gpt2 and ./prepare (the default)
 
 run: all                         ## train a small GPT-2 on the embedded corpus, about a minute
 	@scripts/tales.sh
@@ -135,23 +149,22 @@ WITH_MPI := $(if $(HAVE_MPI),$(BUILD)/train_gpt2-mpi $(BUILD)/bench_comm)
 CPU_LADDERS := $(BUILD)/ladder $(BUILD)/attention-cpu
 SHORT := $(TESTS) $(patsubst %,tests/test_%.sh,prepare resume run train)
 WITHOUT = TRAIN_MPI=none TRAIN_GPU=none EMULATED=none
-BESIDE  = --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j2)
 
 # What a part of the tests needs, and runs.
-NEEDS_c       = all $(TESTS)
+NEEDS_c       = $(PROGRAMS) $(TESTS)
 RUN_c         = tests/run.sh $(TESTS)
 NEEDS_gpu     = $(BUILD)/cuda/test_gpt2-bf16 $(BUILD)/cuda/test_gpt2-fp32
 RUN_gpu       = tests/run.sh $(NEEDS_gpu)
-NEEDS_windows = all
+NEEDS_windows = $(PROGRAMS)
 RUN_windows   = LONG=1 tests/run.sh tests/test_windows.sh
-NEEDS_soak    = all $(WITH_MPI)
+NEEDS_soak    = $(PROGRAMS) $(WITH_MPI)
 RUN_soak      = tests/soak.sh
-NEEDS_fuzz    = all
+NEEDS_fuzz    = $(PROGRAMS)
 RUN_fuzz      = tests/fuzz/run.sh
 
 ifndef PART
 test:                            ## the trainer and its data path, a minute; PART=c gpu windows soak fuzz: others
-	@$(MAKE) $(BESIDE) all $(TESTS)
+	@$(MAKE) --no-print-directory $(PROGRAMS) $(TESTS)
 	@JOBS=$${JOBS:-3} $(WITHOUT) tests/run.sh $(SHORT)
 else
 test: $(NEEDS_$(PART))
@@ -159,12 +172,12 @@ test: $(NEEDS_$(PART))
 endif
 
 build-all:                       # all programs that test-all runs
-	@$(MAKE) $(BESIDE) all $(TESTS) $(EMULATED) $(CPU_LADDERS) $(BUILD)/compare $(LESSON_PROGRAMS) $(BUILD)/one_step $(WITH_MPI)
+	@$(MAKE) --no-print-directory $(PROGRAMS) $(TESTS) $(EMULATED) $(CPU_LADDERS) $(BUILD)/compare $(LESSON_PROGRAMS) $(BUILD)/one_step $(WITH_MPI)
 
 test-all: build-all              ## every test: with CUDA emulated, MPI, Python, and what takes long
 	@tests/run.sh $(TESTS) $(filter $(BUILD)/emulated/test_%,$(EMULATED)) $(wildcard tests/test_*.sh tests/test_*.py)
 
-lab: all $(BUILD)/one_step $(WITH_MPI)             ## the batch-size laboratory, quick: lab/report.html in about 11 minutes
+lab: $(PROGRAMS) $(BUILD)/one_step $(WITH_MPI)             ## the batch-size laboratory, quick: lab/report.html in about 11 minutes
 	@$(PYTHON_HERE)
 	@$(PYTHON) scripts/lab/shared/report.py --run --quick
 
@@ -204,7 +217,7 @@ PYTHON_HERE = command -v $(PYTHON) > /dev/null || { echo 'make $@: there is no $
 # A lesson's check is a C program or a Python script; N=7 is N=07.
 LESSON   = $(wildcard dev/lessons/check_$(N)_* dev/lessons/check_0$(N)_*)
 LESSON_C = $(patsubst dev/%.c,$(BUILD)/%,$(filter %.c,$(LESSON)))
-lesson: all $(LESSON_C)          ## the numeric check of a lesson in dev/lessons: N=07
+lesson: $(PROGRAMS) $(LESSON_C)          ## the numeric check of a lesson in dev/lessons: N=07
 	@$(if $(filter %.py,$(LESSON)),$(PYTHON_HERE))
 	@$(if $(LESSON),OMP_WAIT_POLICY=passive $(LESSON_C) $(addprefix $(PYTHON) ,$(filter %.py,$(LESSON))),\
 	    echo 'make lesson N=00 ... N=18: the lessons are listed in dev/lessons/README.md' >&2; exit 1)
@@ -221,9 +234,9 @@ check:                           ## say what is wrong with it, in one line: NAME
 	@$(PYTHON_HERE)
 	@CC='$(CC)' CXX='$(CXX)' $(PYTHON) dev/exercises/exercises.py check '$(NAME)'
 
-$(BUILD)/lessons/%: dev/lessons/%.c $(BUILD)/flags       # they compute for a second at most
+$(BUILD)/lessons/%: dev/lessons/%.c $(BUILD)/house.a       # they compute for a second at most
 	@mkdir -p $(@D)
-	$(CC) $(FLAGS:-O3=-O1) -MMD -MP -MF $(BUILD)/lesson_$(@F).d $< -o $@ -lm
+	$(CC) $(FLAGS:-O3=-O1) -MMD -MP -MF $(BUILD)/lesson_$(@F).d $< $(BUILD)/house.a -o $@ -lm
 
 clean:                           ## remove what make built; data and runs stay
 	rm -rf $(BUILD) train_gpt2 prepare train_gpt2.exe prepare.exe train_gpt2cu train_gpt2cu-emulated
@@ -233,28 +246,56 @@ help:                            ## this list
 	    while IFS='|' read -r target text; do printf '  make %-12s %s\n' "$$target" "$$text"; done
 	@echo '  PRECISION=bf16 PLAIN=1 MPI=1 CC=clang CFLAGS=-O0 SANITIZE=1 OPENMP=0   after any: another build'
 
-train_gpt2$(EXE): train_gpt2.c $(BUILD)/flags
-	$(LINK) $(FLAGS) -MMD -MP -MF $(BUILD)/$@.d $< -o $@ -lm
+$(BUILD)/house/%.o: dev/%.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(LINK) $(FLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
 
-$(BUILD)/train_gpt2-mpi: train_gpt2.c $(BUILD)/flags   # for tests and benchmarks
-	$(LINK_MPI) $(FLAGS) -MMD -MP -MF $@.d $< -o $@ -lm
+$(BUILD)/mpi/%.o: dev/%.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(LINK_MPI) $(FLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
 
-$(BUILD)/bench_comm: dev/cpu/bench_comm.c $(BUILD)/flags
-	$(LINK_MPI) $(FLAGS) -MMD -MP -MF $@.d $< -o $@ -lm
+LIBRARY = @rm -f $@ && $(AR) rcs $@ $(filter %.o,$^)
+$(BUILD)/house.a: $(HOUSE)
+	$(LIBRARY)
 
-prepare$(EXE): $(BUILD)/prepare.o $(BUILD)/tales.o
-	$(CC) $(FLAGS) $(BUILD)/prepare.o $(BUILD)/tales.o -o $@ -lm
+$(BUILD)/mpi/house.a: $(WITH_RANKS)
+	$(LIBRARY)
 
-$(BUILD)/%.o: dev/data/%.c $(BUILD)/flags
-	$(CC) $(FLAGS) -MMD -MP -MF $@.d -c $< -o $@
+train_gpt2$(EXE): train_gpt2.c $(BUILD)/house.a
+	$(LINK) $(FLAGS) -MMD -MP -MF $(BUILD)/$@.d $< $(BUILD)/house.a -o $@ -lm
 
-train_gpt2cu: train_gpt2.cu $(BUILD)/nvflags   ## build ./train_gpt2cu for NVIDIA GPUs (needs nvcc)
-	$(NVCC) $(NVFLAGS) $(CU_FLAGS) -MMD -MP -MF $(BUILD)/$@.d $< -o $@ $(CUBLAS)
+$(BUILD)/train_gpt2-mpi: train_gpt2.c $(BUILD)/mpi/house.a   # for tests and benchmarks
+	$(LINK_MPI) $(FLAGS) -MMD -MP -MF $@.d $< $(BUILD)/mpi/house.a -o $@ -lm
+
+$(BUILD)/bench_comm: dev/ladders/bench_comm.c $(BUILD)/mpi/house.a
+	$(LINK_MPI) $(FLAGS) -MMD -MP -MF $@.d $< $(BUILD)/mpi/house.a -o $@ -lm
+
+prepare$(EXE): dev/prepare.c $(BUILD)/house.a
+	$(CC) $(FLAGS) -MMD -MP -MF $(BUILD)/$@.d $< $(BUILD)/house.a -o $@ -lm
+
+# The same rooms, without dev/cpu, for the trainer of GPUs: as C++, since CUDA is.
+GPU_HOUSE = $(filter-out cpu/% data/tales.o,$(HOUSE:$(BUILD)/house/%=%))
+$(BUILD)/cuda/house/%.o: dev/%.c $(BUILD)/nvflags
+	@mkdir -p $(@D)
+	$(NVCC) $(filter-out -gencode arch=%,$(NVFLAGS)) -DTRAINS_ON_GPU -x c++ -MMD -MP -MF $(@:.o=.d) -c $< -o $@
+
+$(BUILD)/emulated/house/%.o: dev/%.c $(BUILD)/emulate-flags
+	@mkdir -p $(@D)
+	$(EMULATE) -DTRAINS_ON_GPU -x c++ -MMD -MP -MF $(@:.o=.d) -c $< -o $@
+
+$(BUILD)/counted/house/%.o: dev/%.c $(BUILD)/count-flags
+	@mkdir -p $(@D)
+	$(COUNT) -DTRAINS_ON_GPU -x c++ -MMD -MP -MF $(@:.o=.d) -c $< -o $@
+
+$(foreach way,cuda emulated counted,$(eval $(BUILD)/$(way)/house.a: $(GPU_HOUSE:%=$(BUILD)/$(way)/house/%); $$(LIBRARY)))
+
+train_gpt2cu: train_gpt2.cu $(BUILD)/cuda/house.a   ## build ./train_gpt2cu for NVIDIA GPUs (needs nvcc)
+	$(NVCC) $(NVFLAGS) $(CU_FLAGS) -MMD -MP -MF $(BUILD)/$@.d $< $(BUILD)/cuda/house.a -o $@ $(CUBLAS)
 
 emulate: train_gpt2cu-emulated   ## build ./train_gpt2cu-emulated: the CUDA program, without a GPU
 
-train_gpt2cu-emulated: $(BUILD)/train_gpt2.cu.cpp $(BUILD)/emulate-flags
-	$(EMULATE) $(CU_FLAGS) -MMD -MP -MF $(BUILD)/$@.d $< -o $@
+train_gpt2cu-emulated: $(BUILD)/train_gpt2.cu.cpp $(BUILD)/emulated/house.a
+	$(EMULATE) $(CU_FLAGS) -MMD -MP -MF $(BUILD)/$@.d $< $(BUILD)/emulated/house.a -o $@
 
 $(BUILD)/%.cu.cpp: %.cu train_gpt2.cu dev/ranks/kernels.cu dev/ranks/tensor_model.cu \
                    dev/cuda/machine.cu dev/cuda/memory.cu dev/cuda/attention_tiles.cu $(BUILD)/rewrite
@@ -270,10 +311,12 @@ $(BUILD)/emulated/test_emulator: $(BUILD)/tests/test_emulator.cu.cpp $(BUILD)/em
 	@mkdir -p $(@D)
 	$(EMULATE) -MMD -MP -MF $(BUILD)/$(@F).d $< -o $@
 
-$(BUILD)/emulated/test_gpt2-%: $(BUILD)/tests/test_gpt2.cu.cpp $(BUILD)/gpt2_reference.o $(BUILD)/emulate-flags
+# The twin on the CPU, and what it needs of the rooms: C, beside the GPU's C++.
+REFERENCE = $(BUILD)/gpt2_reference.o $(BUILD)/house.a
+$(BUILD)/emulated/test_gpt2-%: $(BUILD)/tests/test_gpt2.cu.cpp $(REFERENCE) $(BUILD)/emulated/house.a
 	@mkdir -p $(@D)
 	$(EMULATE) $(if $(filter fp32,$*),-DPRECISION_FP32) -MMD -MP -MF $(BUILD)/$(@F).d $< \
-	    $(BUILD)/gpt2_reference.o -o $@
+	    $(REFERENCE) $(BUILD)/emulated/house.a -o $@
 
 # What nvcc makes of the kernels, run on a CPU. A build is a precision and an architecture. On the
 # host's side only launches run, so it need not be optimized; PTX's integers wrap around.
@@ -296,16 +339,16 @@ $(BUILD)/ptx/%.o: dev/emulator/ptx/%.cpp $(BUILD)/emulate-flags
 	@mkdir -p $(@D)
 	$(EMULATE) -fwrapv -ffp-contract=off -MMD -MP -MF $(BUILD)/ptx-$(@F).d -c $< -o $@
 
-$(BUILD)/ptx/test_gpt2-%: $(BUILD)/tests/test_gpt2.cu.cpp $(BUILD)/gpt2_reference.o $(PTX_PARTS)
+$(BUILD)/ptx/test_gpt2-%: $(BUILD)/tests/test_gpt2.cu.cpp $(PTX_PARTS) $(REFERENCE) $(BUILD)/emulated/house.a
 	$(EMULATE) -O1 -DEMULATOR_PTX -rdynamic $(if $(filter fp32,$*),-DPRECISION_FP32) -MMD -MP \
-	    -MF $(BUILD)/ptx-$(@F).d $(filter %.cpp %.o,$^) -o $@ -ldl
+	    -MF $(BUILD)/ptx-$(@F).d $(filter %.cpp %.o %.a,$^) -o $@ -ldl
 
-$(BUILD)/emulated/bench_cuda: $(BUILD)/dev/cuda/bench.cu.cpp $(BUILD)/emulate-flags
+$(BUILD)/emulated/bench_cuda: $(BUILD)/dev/cuda/bench.cu.cpp $(BUILD)/emulated/house.a
 	@mkdir -p $(@D)
-	$(EMULATE) -O1 $(CU_FLAGS) -MMD -MP -MF $(BUILD)/$(@F)-emulated.d $< -o $@
+	$(EMULATE) -O1 $(CU_FLAGS) -MMD -MP -MF $(BUILD)/$(@F)-emulated.d $< $(BUILD)/emulated/house.a -o $@
 
 $(BUILD)/gpt2_reference.o: tests/gpt2_reference.c $(BUILD)/flags
-	$(CC) $(filter-out -DPRECISION_BF16,$(FLAGS:-O3=-O1)) -MMD -MP -MF $(BUILD)/$(@F).d -c $< -o $@
+	$(CC) $(filter-out -DPRECISION_BF16,$(FLAGS:-O3=-O1)) -w -O1 -MMD -MP -MF $(BUILD)/$(@F).d -c $< -o $@
 
 # The counters need g++: its -fsanitize=thread reports every access as it stands. The flags keep two
 # instructions of a GPU from becoming one, or one from becoming two (dev/emulator/README.md).
@@ -319,63 +362,63 @@ WHOLE = -fno-tree-vectorize -fno-tree-slp-vectorize -fno-store-merging -fno-cros
 profile: $(BUILD)/count-flags $(BUILD)/profile       ## count what each kernel asks of a GPU, without one; KERNEL=xent GPU=a100
 	@$(BUILD)/profile '$(MODEL)' '$(MICRO_BATCH)' '$(GPU)' '$(KERNEL)'
 
-$(BUILD)/profile: $(BUILD)/dev/cuda/profile.cu.cpp $(BUILD)/count.o $(BUILD)/count-flags
+$(BUILD)/profile: $(BUILD)/dev/cuda/profile.cu.cpp $(BUILD)/count.o $(BUILD)/counted/house.a
 	$(COUNT) $(WHOLE) $(CU_FLAGS) -fsanitize=thread -MMD -MP -MT $@ -MF $@.d -c $< -o $@.o
-	$(COUNT) $@.o $(BUILD)/count.o -o $@
+	$(COUNT) $@.o $(BUILD)/count.o $(BUILD)/counted/house.a -o $@
 
-$(BUILD)/counted/%: $(BUILD)/dev/cuda/%.cu.cpp $(BUILD)/count.o $(BUILD)/count-flags
+$(BUILD)/counted/%: $(BUILD)/dev/cuda/%.cu.cpp $(BUILD)/count.o $(BUILD)/counted/house.a
 	@mkdir -p $(@D)
 	$(COUNT) $(WHOLE) $(CU_FLAGS) -fsanitize=thread -MMD -MP -MT $@ -MF $(BUILD)/$*-counted.d -c $< -o $@.o
-	$(COUNT) $@.o $(BUILD)/count.o -o $@
+	$(COUNT) $@.o $(BUILD)/count.o $(BUILD)/counted/house.a -o $@
 
 $(LADDERS:%=$(BUILD)/dev/cuda/%.cu.cpp): dev/cuda/ladder.cu
 
-$(LADDERS:%=$(BUILD)/cuda/%): $(BUILD)/cuda/%: dev/cuda/%.cu dev/cuda/ladder.cu train_gpt2.cu $(BUILD)/nvflags
+$(LADDERS:%=$(BUILD)/cuda/%): $(BUILD)/cuda/%: dev/cuda/%.cu dev/cuda/ladder.cu train_gpt2.cu $(BUILD)/cuda/house.a
 	@mkdir -p $(@D)
-	$(NVCC) $(NVFLAGS) $(CU_FLAGS) -MMD -MP -MF $(BUILD)/$*-cuda.d $< -o $@ $(CUBLAS)
+	$(NVCC) $(NVFLAGS) $(CU_FLAGS) -MMD -MP -MF $(BUILD)/$*-cuda.d $< $(BUILD)/cuda/house.a -o $@ $(CUBLAS)
 
-$(BUILD)/cuda/profile: dev/cuda/profile.cu train_gpt2.cu $(BUILD)/nvflags      # for ncu
+$(BUILD)/cuda/profile: dev/cuda/profile.cu train_gpt2.cu $(BUILD)/cuda/house.a      # for ncu
 	@mkdir -p $(@D)
-	$(NVCC) $(NVFLAGS) $(CU_FLAGS) -MMD -MP -MF $(BUILD)/profile-cuda.d $< -o $@ $(CUBLAS)
+	$(NVCC) $(NVFLAGS) $(CU_FLAGS) -MMD -MP -MF $(BUILD)/profile-cuda.d $< $(BUILD)/cuda/house.a -o $@ $(CUBLAS)
 
-$(BUILD)/test_profile: $(BUILD)/tests/test_profile.cu.cpp $(BUILD)/count.o $(BUILD)/count-flags
+$(BUILD)/test_profile: $(BUILD)/tests/test_profile.cu.cpp $(BUILD)/count.o $(BUILD)/counted/house.a
 	$(COUNT) $(WHOLE) -fsanitize=thread -MMD -MP -MT $@ -MF $@.d -c $< -o $@.o
-	$(COUNT) $@.o $(BUILD)/count.o -o $@
+	$(COUNT) $@.o $(BUILD)/count.o $(BUILD)/counted/house.a -o $@
 
 $(BUILD)/count.o: dev/emulator/count.cpp $(BUILD)/count-flags
 	$(COUNT) -MMD -MP -MF $@.d -c $< -o $@
 
-$(BUILD)/bench_cuda: dev/cuda/bench.cu train_gpt2.cu $(BUILD)/nvflags
-	$(NVCC) $(NVFLAGS) $(CU_FLAGS) -MMD -MP -MF $@.d $< -o $@ $(CUBLAS)
+$(BUILD)/bench_cuda: dev/cuda/bench.cu train_gpt2.cu $(BUILD)/cuda/house.a
+	$(NVCC) $(NVFLAGS) $(CU_FLAGS) -MMD -MP -MF $@.d $< $(BUILD)/cuda/house.a -o $@ $(CUBLAS)
 
-$(BUILD)/cuda/test_gpt2-%: tests/test_gpt2.cu train_gpt2.cu $(BUILD)/gpt2_reference.o $(BUILD)/nvflags
+$(BUILD)/cuda/test_gpt2-%: tests/test_gpt2.cu train_gpt2.cu $(REFERENCE) $(BUILD)/cuda/house.a
 	@mkdir -p $(@D)
 	$(NVCC) $(NVFLAGS) -MMD -MP -MF $(BUILD)/$(@F)-cuda.d -I. -Itests \
 	    $(if $(filter fp32,$*),-DPRECISION_FP32) $< \
-	    $(BUILD)/gpt2_reference.o -o $@ $(CUBLAS)
+	    $(REFERENCE) $(BUILD)/cuda/house.a -o $@ $(CUBLAS)
 
 # A test runs for a moment: it is compiled without optimizing, but for those that run longer than a
 # compiler. OPTIMIZED=-O3: as a user builds the kernels.
 OPTIMIZED = $(if $(filter checkpoint dataloader layers noise tales zero,$*),-O2,\
             $(if $(filter model,$*),-O1,-O0))
-$(BUILD)/test_%: tests/test_%.c $(BUILD)/flags
-	$(CC) $(FLAGS:-O3=$(OPTIMIZED)) -MMD -MP -MF $@.d $< -o $@ -lm
+$(BUILD)/test_%: tests/test_%.c $(BUILD)/house.a
+	$(CC) $(FLAGS:-O3=$(OPTIMIZED)) -MMD -MP -MF $@.d $< $(BUILD)/house.a -o $@ -lm
 
-$(BUILD)/compare: tests/compare.c $(BUILD)/flags
-	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< -o $@ -lm
+$(BUILD)/compare: tests/compare.c $(BUILD)/house.a
+	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< $(BUILD)/house.a -o $@ -lm
 
-$(BUILD)/bench: dev/cpu/bench.c $(BUILD)/flags
-	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< -o $@ -lm
+$(BUILD)/bench: dev/ladders/bench.c $(BUILD)/house.a
+	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< $(BUILD)/house.a -o $@ -lm
 
-$(BUILD)/one_step: scripts/lab/experiments/one_step.c $(BUILD)/flags   # for scripts/lab
-	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< -o $@ -lm
+$(BUILD)/one_step: scripts/lab/experiments/one_step.c $(BUILD)/house.a   # for scripts/lab
+	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< $(BUILD)/house.a -o $@ -lm
 
-$(BUILD)/ladder: dev/cpu/matmul.c dev/cpu/matmul_bf16.c $(BUILD)/flags
-	$(CC) $(FLAGS) dev/cpu/matmul.c dev/cpu/matmul_bf16.c -o $@ -lm
-	@$(CC) $(FLAGS) -MM -MP -MT $@ dev/cpu/matmul.c > $@.d
+$(BUILD)/ladder: dev/ladders/matmul.c dev/ladders/matmul_bf16.c $(BUILD)/house.a
+	$(CC) $(FLAGS) dev/ladders/matmul.c dev/ladders/matmul_bf16.c $(BUILD)/house.a -o $@ -lm
+	@$(CC) $(FLAGS) -MM -MP -MT $@ dev/ladders/matmul.c > $@.d
 
-$(BUILD)/attention-cpu: dev/cpu/attention.c $(BUILD)/flags
-	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< -o $@ -lm
+$(BUILD)/attention-cpu: dev/ladders/attention.c $(BUILD)/house.a
+	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< $(BUILD)/house.a -o $@ -lm
 
 # A stamp changes only when the compiler or its flags do, and then everything is built anew.
 stamp = $(if $(WRITABLE),,$(error $(CURDIR): cannot write here, or to $(BUILD); build a copy of \
@@ -418,4 +461,4 @@ $(eval $(call gone,exercises,make exercise))
 
 .PHONY: all run lab pages speedrun test test-all bench ladder lesson step exercise check first-step emulate ptx profile clean help FORCE
 .PHONY: build-all test-c test-windows soak fuzz test-cuda bench-cuda page lesson-pages web ladder-table diff exercises
--include $(wildcard $(BUILD)/*.d)
+-include $(wildcard $(BUILD)/*.d $(BUILD)/*/*/*.d $(BUILD)/*/*/*/*.d)

@@ -20,7 +20,7 @@
 //     - one counter, the samples consumed, is the loader's whole state. A resumed run reads the
 //       counter from its checkpoint and continues with the next sample.
 //
-// Training calls (dev/train/open.h, then dev/train/loop.h in each update):
+// Training calls (dev/train/open.c, then dev/train/loop.c in each update):
 //
 //     if (!loader_open(&l, "data/*train*.bin", "train", T, seed, &err)) die("%s", err.text);
 //     if (!loader_check_vocab(&l, V, &err)) die("%s", err.text);
@@ -39,11 +39,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "dev/base/error.h"
-#include "dev/files/file.h"
+#include "dev/base/base.h"
+#include "dev/files/files.h"
 #include "dev/base/rng.h"
 
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
@@ -85,17 +86,11 @@ static inline uint64_t feistel(uint64_t x, const uint64_t key[FEISTEL_ROUNDS], i
     return left << half_bits | right;
 }
 
-// The smallest k with 4^k >= n.
-static inline int feistel_half_bits(uint64_t n) {
-    int k = 0;
-    while (k < 32 && (n - 1) >> (2*k) != 0) k++;
-    return k;
-}
-
 // The number at this place of an epoch, 0 <= place < n.
 static inline uint64_t permute(uint64_t place, uint64_t n, uint64_t seed, uint64_t epoch) {
     assert(place < n);
-    int half_bits = feistel_half_bits(n);
+    int half_bits = 0;                       // the fewest with 4^half_bits >= n
+    while (half_bits < 32 && (n - 1) >> (2*half_bits) != 0) half_bits++;
     Rng keys = rng_make(~seed, epoch);       // ~seed: no other stream uses it
     uint64_t key[FEISTEL_ROUNDS], x = place;
     for (int round = 0; round < FEISTEL_ROUNDS; round++) key[round] = rng_u64(&keys);
@@ -427,7 +422,7 @@ static inline void loader_close(Loader *l) {
 
 // Maps every shard that matches the glob pattern, and has `word` in its name (NULL: any name), for
 // windows of T tokens. After an error the loader is closed. A shard that shrinks while it is mapped
-// ends the program (file.h), so write shards under another name and rename them, as `prepare` does.
+// ends the program (file.c), so write shards under another name and rename them, as `prepare` does.
 static inline bool loader_open(Loader *l, const char *pattern, const char *word, int T,
                                uint64_t seed, Error *err) {
     assert(T > 0);

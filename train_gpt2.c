@@ -11,8 +11,8 @@
 //
 // What serves a user stands in dev/train: flags, schedules, the log, resuming, sampling, --plan.
 // Processes that train one model together attach at hooks: forward_needs, backward_needs,
-// gradients_ready, totals_share (dev/ranks/zero.h), and within next_batch, gradients_arrive and
-// step_end (dev/train/loop.h). A process alone sends nothing there, and waits for nobody. The two
+// gradients_ready, totals_share (dev/ranks/zero.c), and within next_batch, gradients_arrive and
+// step_end (dev/train/loop.c). A process alone sends nothing there, and waits for nobody. The two
 // functions that take nine tenths of the time, the matrix product and attention, are defined here
 // plainly; the ordinary build runs their fast forms in dev/cpu, `make PLAIN=1` those below.
 // train_gpt2.cu is the same program for a GPU.
@@ -24,20 +24,13 @@
 // embeddings. Layers write gradients of activations (=) and add gradients of parameters (+=), so
 // that several micro-batches can share one update: gradient accumulation. No sum depends on the
 // number of threads: the same run has the same bits on one core and on sixty-four.
-#define PROGRAM "train_gpt2"
 #include <assert.h>
 #include <math.h>
-#include "dev/base/cpu.h"              // thread_count, strip_begin, min_size
-#include "dev/base/memory.h"           // memory_floats: one allocation, laid out
-#include "dev/base/ram.h"              // ram_check
-#include "dev/cpu/attention.h"         // attention_forward_fast, attention_backward_fast
+#include "dev/base/base.h"
+#include "dev/cpu/cpu.h"
 #include "dev/cpu/exp.h"               // exp_fast: e^x that a compiler can vectorize
-#include "dev/cpu/matmul.h"            // matmul_fast; Mat, rows_of, transpose_of, WRITE or ADD
-#include "dev/ranks/zero.h"            // the flat buffers of parameters; the hooks
-#include "dev/train/loop.h"            // step_begin, next_batch, step_end, run_goes_on
-#include "dev/train/open.h"            // run_start, run_open, run_generate, run_close
-#include "dev/train/plan_run.h"        // run_plan
-#include "dev/cpu/machine.h"           // Machine: this processor
+#include "dev/ranks/ranks.h"
+#include "dev/train/train.h"
 
 #ifndef PLAIN
 #define PLAIN 0                        // make PLAIN=1: the definitions below, slow and short
@@ -505,7 +498,7 @@ static void block_forward(Model *m, Block w, BlockActs a, int B, int T, int past
 }
 
 // Runs tokens (B,T) through the blocks, up to the final norm's output m->lnf (B*T,C).
-static void model_forward(Model *m, const int *tokens, int B, int T) {
+void model_forward(Model *m, const int *tokens, int B, int T) {
     Zero *z = &m->zero;
     Weights *w = &m->w;
     int C = m->c.C, L = m->c.L;
@@ -549,8 +542,8 @@ static void block_backward(Model *m, Block w, Block d, BlockActs a, int B, int T
 // N losses) to the gradients dw. It begins with the classifier's forward pass, and returns the sum
 // of the losses in nats. wte gets two gradients: as the classifier's weight first, as the embedding
 // last (weight tying).
-static double model_backward(Model *m, const int *tokens, const int *targets, float scale,
-                             int B, int T) {
+double model_backward(Model *m, const int *tokens, const int *targets, float scale,
+                      int B, int T) {
     Zero *z = &m->zero;
     Weights *w = &m->w, *dw = &m->dw;
     int C = m->c.C, L = m->c.L;
@@ -578,7 +571,7 @@ static double model_backward(Model *m, const int *tokens, const int *targets, fl
 // Optimizer
 // =================================================================================================
 
-static void clear_grads(Model *m) {
+void clear_grads(Model *m) {
     #pragma omp parallel for simd
     for (size_t i = 0; i < m->zero.n_grads; i++) m->zero.grads[i] = 0.0f;
 }
@@ -625,7 +618,7 @@ static void sgd_update(float *p, const float *g, float g_scale, AdamW o, size_t 
 
 // AdamW, or SGD, on every tensor; matrices decay, gains and biases do not. Weights lie in masters,
 // gradients in grads: w and dw point into these buffers. A chunk is a piece of a tensor.
-static void model_update(Model *m, AdamW o, float g_scale) {
+void model_update(Model *m, AdamW o, float g_scale) {
     Zero *z = &m->zero;
     #pragma omp parallel for
     for (int i = 0; i < z->n_chunks; i++) {
@@ -702,7 +695,7 @@ static BlockActs acts_from(BlockActs a, size_t past, size_t C, size_t Cn) {
 #include "dev/cpu/words.h"             // xent_parts
 #include "dev/ranks/tensor_model.h"    // tp_model_forward, ...: the model cut across ranks
 
-static const float *model_logits(Model *m, int t) {
+const float *model_logits(Model *m, int t) {
     int C = m->c.C, V = m->c.V;
     matmul(m->logits, V, rows_of(m->lnf + (size_t)t*C, C), transpose_of(m->w.wte, C), NULL, 1, V, C,
            WRITE);
@@ -712,7 +705,7 @@ static const float *model_logits(Model *m, int t) {
 // The keys and values of rows 0 ... past-1 are still in each block's qkv. So only rows past ... T-1
 // are computed: model_forward with pointers that begin at row `past`. That is all a key/value cache
 // is.
-static const float *model_extend(Model *m, const int *tokens, int T, int past) {
+const float *model_extend(Model *m, const int *tokens, int T, int past) {
     Zero *z = &m->zero;
     Weights *w = &m->w;
     int C = m->c.C, L = m->c.L, rows = T - past;
@@ -732,7 +725,7 @@ static const float *model_extend(Model *m, const int *tokens, int T, int past) {
 
 // ---- evaluation ----
 
-static double model_loss(Model *m, float *each, const int *targets, size_t N) {
+double model_loss(Model *m, float *each, const int *targets, size_t N) {
     if (m->zero.tp.shares) return tp_classifier(m, each, targets, 0.0f, N, INFER);
     classifier_forward(each, m->lse, m->logits, m->lnf, m->w.wte, targets, N, m->logit_rows, m->c.C,
                        m->c.V, m->Vp);
@@ -742,7 +735,7 @@ static double model_loss(Model *m, float *each, const int *targets, size_t N) {
 // ---- memory: counted, allocated once, handed out ----
 
 // A tensor's place in its bucket: of the embeddings, of a block, or of the final norm. One table in
-// dev/base/gpt2.h gives every tensor its place, shape and initialisation.
+// dev/model/gpt2.h gives every tensor its place, shape and initialisation.
 static float *tensor_at(float *bucket, const Config *c, int kind) {
     int first = kind < FIRST_IN_BLOCK ? 0 : kind <= LAST_IN_BLOCK ? FIRST_IN_BLOCK : LNF_GAIN;
     return bucket + kinds_count(c, first, kind);
@@ -793,7 +786,7 @@ static void block_carve(BlockActs *a, Memory *mem, size_t N, size_t C, size_t Cn
     a->x_out = memory_floats(mem, MEM_ACTIVATIONS, N*C);
 }
 
-// Lays everything out; with mem->base NULL it only counts (dev/base/memory.h).
+// Lays everything out; with mem->base NULL it only counts (dev/base/memory.c).
 static void model_carve(Model *m, Memory *mem) {
     size_t N = (size_t)m->spec.B * m->spec.T, C = m->c.C;
     size_t scratch = attention_scratch(m->spec.T, m->c.C / m->c.NH);
@@ -841,7 +834,7 @@ static void model_end(Model *m) {
     free(m->dw.block);
 }
 
-static void model_count(Memory *mem, const ModelSpec *spec) {
+void model_count(Memory *mem, const ModelSpec *spec) {
     size_t batch = 3 * (size_t)spec->B * spec->T * sizeof(int);   // the trainer's tokens and losses
     Model m;
     model_begin(&m, spec);
@@ -851,7 +844,7 @@ static void model_count(Memory *mem, const ModelSpec *spec) {
     model_end(&m);
 }
 
-static void model_init(Model *m, const ModelSpec *spec, Machine *machine) {
+void model_init(Model *m, const ModelSpec *spec, Machine *machine) {
     const Config *c = &spec->c;
     double floats = (double)spec->B * spec->T * c->L * 16.0 * c->C;   // of blocks; size_t may wrap
     Memory counted;
@@ -868,16 +861,16 @@ static void model_init(Model *m, const ModelSpec *spec, Machine *machine) {
     if (spec->use == TRAIN) weights_point(&m->dw, &m->zero, GRADS);
 }
 
-static void model_free(Model *m) {
+void model_free(Model *m) {
     model_end(m);
     free(m->memory.base);
     memset(m, 0, sizeof *m);
 }
 
-static Zero *model_zero(Model *m) { return &m->zero; }
+Zero *model_zero(Model *m) { return &m->zero; }
 
 // --exact-sum adds each micro-batch's gradient to another buffer, which dw then points to.
-static void model_micro_batch(Model *m, size_t i, size_t n) {
+void model_micro_batch(Model *m, size_t i, size_t n) {
     zero_micro_batch(&m->zero, i, n);
     if (m->zero.n_levels > 0) weights_point(&m->dw, &m->zero, GRADS);
 }
@@ -886,13 +879,13 @@ static void model_micro_batch(Model *m, size_t i, size_t n) {
 // Main
 // =================================================================================================
 
-#include "dev/train/export.h"          // run_export
 
 int main(int argc, char **argv) {
     static Run r;
     static Model m;
     static Machine machine;
     int status = 0;
+    *program_name() = "train_gpt2";
     if (!run_start(&r, &m, &machine, argc, argv)) return 0;           // --help
     if (r.o.plan) {
         run_plan(&r);

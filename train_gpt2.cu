@@ -23,25 +23,17 @@
 // - The same run has the same bits each time: no sum depends on which block comes first.
 // - A function that launches kernels does not wait for them. They run one after the other, in the
 //   order of their launches; the CPU waits where it reads a result.
-#ifdef EMULATOR
-#define PROGRAM "train_gpt2cu-emulated"
-#else
-#define PROGRAM "train_gpt2cu"
-#endif
 #include <assert.h>
 #include <float.h>
 #include <math.h>
 #include <cublasLt.h>
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
-#define TRAINS_ON_GPU                  // lets dev/train/options.h take the flags of a GPU
-#include "dev/base/cpu.h"              // min_size
-#include "dev/base/memory.h"           // memory_take: one allocation, laid out
-#include "dev/ranks/zero.h"            // the flat buffers of parameters; the hooks
-#include "dev/train/logits.h"          // logits_chunk_rows
-#include "dev/train/loop.h"            // step_begin, next_batch, step_end, run_goes_on
-#include "dev/train/open.h"            // run_start, run_open, run_generate, run_close
-#include "dev/train/plan_run.h"        // run_plan
+#define TRAINS_ON_GPU                  // lets dev/train/options.c take the flags of a GPU
+#include "dev/base/base.h"
+#include "dev/ranks/ranks.h"
+#include "dev/plan/plan.h"
+#include "dev/train/train.h"
 
 // =================================================================================================
 // The GPU
@@ -306,7 +298,7 @@ struct Model {
 // Matmul
 // =================================================================================================
 //
-// cuBLASLt does for a GPU what dev/cpu/matmul.h does for a CPU. It takes column-major matrices. A
+// cuBLASLt does for a GPU what dev/cpu/matmul.c does for a CPU. It takes column-major matrices. A
 // row-major matrix has the same bytes as its column-major transpose, so c = a b is requested as
 // c^T = b^T a^T: the operands change places, and nothing is copied.
 //
@@ -1295,7 +1287,7 @@ static void forward_launch(Model *m, int B, int T) {
 }
 
 // Runs tokens (B,T) through the blocks, up to the final norm's output m->lnf (B*T,C).
-static void model_forward(Model *m, const int *tokens, int B, int T) {
+void model_forward(Model *m, const int *tokens, int B, int T) {
     assert(T <= m->spec.T && B <= m->spec.B);
     send_inputs(m, tokens, (size_t)B*T);
     forward_launch(m, B, T);
@@ -1382,7 +1374,7 @@ static void lookup_backward(Model *m, int B, int T) {
 // Backpropagation, after model_forward on the same tokens: adds the gradient of scale * (sum of the
 // N losses) to the gradients dw, and the sum of the losses to m->totals. (The C twin returns that
 // sum; here the CPU would have to wait for it.)
-static void model_backward(Model *m, const int *targets, float scale, int B, int T) {
+void model_backward(Model *m, const int *targets, float scale, int B, int T) {
     send_targets(m, targets, (size_t)B*T);
     send_scale(m, scale);
     backward_launch(m, B, T);
@@ -1414,7 +1406,7 @@ static void model_micro_step(Model *m, const int *inputs, const int *targets, fl
 // Optimizer
 // =================================================================================================
 
-static void clear_grads(Model *m) {
+void clear_grads(Model *m) {
     floats_clear(m->zero.grads, m->zero.n_grads, m->zero.stream);
     CUDA_CHECK(cudaMemsetAsync(m->totals, 0, sizeof *m->totals, m->gpu->stream));
 }
@@ -1566,7 +1558,7 @@ static void adamw_launch(Zero *z, AdamW o, const float *g_scale) {
 
 // AdamW, or SGD, on every tensor in one launch; matrices decay, gains and biases do not. If the
 // norm is not finite, parameters and moments stay as they are.
-static void model_update(Model *m, AdamW o) {
+void model_update(Model *m, AdamW o) {
     if (m->zero.sgd) sgd_launch(&m->zero, o, m->g_scale);
     else adamw_launch(&m->zero, o, m->g_scale);
 }
@@ -1644,7 +1636,7 @@ static void next_logits(Model *m, int t) {
            WRITE, m->gpu);
 }
 
-static const float *model_logits(Model *m, int t) {
+const float *model_logits(Model *m, int t) {
     next_logits(m, t);
     return logits_receive(m, m->next_logits, m->padded.V);
 }
@@ -1654,7 +1646,7 @@ static const float *model_logits(Model *m, int t) {
 // The keys and values of rows 0 ... past-1 are still in each block's qkv. So only rows past ... T-1
 // are computed: model_forward with pointers that begin at row `past`. That is all a key/value cache
 // is.
-static const float *model_extend(Model *m, const int *tokens, int T, int past) {
+const float *model_extend(Model *m, const int *tokens, int T, int past) {
     Zero *z = &m->zero;
     const Weights<real> *w = &m->w;
     int C = m->c.C, L = m->c.L, rows = T - past;
@@ -1677,7 +1669,7 @@ static const float *model_extend(Model *m, const int *tokens, int T, int past) {
 
 // ---- evaluation ----
 
-static double model_loss(Model *m, float *each, const int *targets, size_t N) {
+double model_loss(Model *m, float *each, const int *targets, size_t N) {
     Zero *z = &m->zero;
     Gpu *g = m->gpu;
     double sum = 0.0;
@@ -1695,15 +1687,15 @@ static double model_loss(Model *m, float *each, const int *targets, size_t N) {
 
 #include "dev/cuda/memory.cu"          // model_init, model_count, model_free; weights_point
 
-static Zero *model_zero(Model *m) { return &m->zero; }
+Zero *model_zero(Model *m) { return &m->zero; }
 
 // --exact-sum adds each micro-batch's gradient to another buffer, which dw then points to.
-static void model_micro_batch(Model *m, size_t i, size_t n) {
+void model_micro_batch(Model *m, size_t i, size_t n) {
     zero_micro_batch(&m->zero, i, n);
     if (m->zero.n_levels > 0) weights_point(&m->dw, &m->zero, GRADS);
 }
 
-static double model_optimizer_seconds(Model *m) {
+double model_optimizer_seconds(Model *m) {
     mark_record(m, UPDATED);
     gpu_wait(m->gpu);
     double waited = comm_counters(m->zero.comm).waited - m->waited;
@@ -1717,9 +1709,13 @@ static double model_optimizer_seconds(Model *m) {
 // Main
 // =================================================================================================
 
-#include "dev/train/export.h"          // run_export
 
 int main(int argc, char **argv) {
+#ifdef EMULATOR
+    *program_name() = "train_gpt2cu-emulated";
+#else
+    *program_name() = "train_gpt2cu";
+#endif
     static Run r;
     static Model m;
     static Machine machine;

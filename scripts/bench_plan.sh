@@ -6,7 +6,7 @@
 #     scripts/bench_plan.sh [ROUNDS]    default 5: about 4 minutes on two idle cores
 #
 # A plan needs the speed of a core and the link between two ranks. --plan measures the speed itself:
-# for two ranks while a second plan keeps the other core busy. dev/cpu/bench_comm.c measures the
+# for two ranks while a second plan keeps the other core busy. dev/ladders/bench_comm.c measures the
 # link. Each round measures all of them and all mixtures in turn; medians over the rounds count.
 # Neither number comes from the updates that are planned.
 set -u

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Trains what a lane of the page's race trains, on this machine, and prints the hash of the weights
 # that the page shows beside the command: the same source, the same bits.
 #
@@ -10,5 +10,5 @@ program=$(mktemp "${TMPDIR:-/tmp}/web.XXXXXX") || exit 1
 trap 'rm -f "$program"' EXIT
 # As dev/web/build.sh compiles it; here for this processor.
 "${CC:-cc}" -std=gnu11 -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math -Wno-unknown-pragmas \
-    dev/web/web.c dev/data/tales.c -o "$program" -lm || exit 1
+    dev/web/web.c $(ls dev/{base,cpu,data,files,model,plan,ranks,train}/*.c) -o "$program" -lm || exit 1
 "$program" "$@"

@@ -5,8 +5,7 @@
 //
 // The K part of each qkv bias is left out: a softmax does not see it, so its gradient is rounding
 // alone, which Adam blows up to steps like any other.
-#define PROGRAM "compare"
-#include "../dev/files/checkpoint.h"
+#include "../dev/files/files.h"
 
 typedef struct { float *flat; Config c; Path path; } Weights;
 
@@ -25,6 +24,7 @@ int main(int argc, char **argv) {
     Weights a, b;
     double all_apart = 0.0, all = 0.0, worst = -1.0;
     Tensor where = {0};
+    *program_name() = "compare";
     if (argc < 3) die("usage: compare RUN RUN [LIMIT]");
     weights_read(&a, argv[1]);
     weights_read(&b, argv[2]);

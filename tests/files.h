@@ -1,6 +1,6 @@
 // Files of a test: a folder of its own, and what lies in it. If the disk refuses, the program ends.
 #pragma once
-#include "../dev/files/file.h"
+#include "../dev/files/files.h"
 
 // A folder in `where`; NULL: where temporary files are.
 static inline Path folder_make(const char *where) {

@@ -2,7 +2,7 @@
 // file is compiled into a translation unit of its own (gpt2_reference.c), and what the tests call
 // of it has a c_ in front. The wrappers allocate the scratch that only the CPU needs.
 #pragma once
-#include "../dev/base/gpt2.h"
+#include "../dev/model/gpt2.h"
 
 #ifdef __cplusplus
 extern "C" {

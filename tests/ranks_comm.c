@@ -1,9 +1,10 @@
-// The collectives of dev/ranks/comm.h between several ranks, and DiLoCo's outer step, against what
+// The collectives of dev/ranks/comm.c between several ranks, and DiLoCo's outer step, against what
 // one process works out by itself. tests/test_ranks.sh builds it with mpicc and starts it under
 // mpirun; every rank runs every test.
 #define main train_gpt2_main
 #include "../train_gpt2.c"
 #undef main
+#include "../dev/ranks/comm_mpi.c"
 #include "test.h"
 
 static Comm comm;                          // the same for all tests

@@ -1,67 +1,67 @@
-// A model that does nothing: all that dev/train/model.h asks of a twin, and dev/ranks of the GPU's
+// A model that does nothing: all that dev/train/train.h asks of a twin, and dev/ranks of the GPU's
 // kernels, so that headers compile without either. tests/test_build.sh compiles it in C and C++.
 #pragma once
-#include "../dev/train/model.h"
+#include "../dev/train/train.h"
 
 struct Machine { int nothing; };
 struct Model { Zero zero; float logits[1]; };
 
-static inline void machine_open(Machine *m, const TrainOptions *o, Comm *c) {
+void machine_open(Machine *m, const TrainOptions *o, Comm *c) {
     (void)m, (void)o, (void)c;
 }
-static inline void machine_close(Machine *m) { (void)m; }
-static inline const char *machine_precision(void) { return "none"; }
-static inline double machine_peak_flops(Machine *m) { return (void)m, 1.0; }
-static inline double machine_free_memory(const Machine *m) { return (void)m, 0.0; }
-static inline void model_count(Memory *mem, const ModelSpec *s) {
+void machine_close(Machine *m) { (void)m; }
+const char *machine_precision(void) { return "none"; }
+double machine_peak_flops(Machine *m) { return (void)m, 1.0; }
+double machine_free_memory(const Machine *m) { return (void)m, 0.0; }
+void model_count(Memory *mem, const ModelSpec *s) {
     (void)s;
     *mem = memory_begin(NULL);
 }
-static inline void model_init(Model *m, const ModelSpec *s, Machine *machine) {
+void model_init(Model *m, const ModelSpec *s, Machine *machine) {
     (void)machine;
     zero_init(&m->zero, &s->sharing, &s->c, 1, sizeof(float));
 }
-static inline void model_free(Model *m) { zero_free(&m->zero); }
-static inline Zero *model_zero(Model *m) { return &m->zero; }
-static inline void model_forward(Model *m, const int *tokens, int B, int T) {
+void model_free(Model *m) { zero_free(&m->zero); }
+Zero *model_zero(Model *m) { return &m->zero; }
+void model_forward(Model *m, const int *tokens, int B, int T) {
     (void)m, (void)tokens, (void)B, (void)T;
 }
-static inline double model_loss(Model *m, float *each, const int *targets, size_t N) {
+double model_loss(Model *m, float *each, const int *targets, size_t N) {
     return (void)m, (void)each, (void)targets, (double)N;
 }
-static inline const float *model_logits(Model *m, int t) { return (void)t, m->logits; }
-static inline void clear_grads(Model *m) { (void)m; }
-static inline const float *model_extend(Model *m, const int *tokens, int T, int past) {
+const float *model_logits(Model *m, int t) { return (void)t, m->logits; }
+void clear_grads(Model *m) { (void)m; }
+const float *model_extend(Model *m, const int *tokens, int T, int past) {
     return (void)tokens, (void)T, (void)past, m->logits;
 }
-static inline void model_micro_batch(Model *m, size_t i, size_t n) {
+void model_micro_batch(Model *m, size_t i, size_t n) {
     zero_micro_batch(&m->zero, i, n);
 }
 #ifdef TRAINS_ON_GPU
-static inline double model_optimizer_seconds(Model *m) { return (void)m, 0.0; }
+double model_optimizer_seconds(Model *m) { return (void)m, 0.0; }
 #else
-static inline double model_backward(Model *m, const int *tokens, const int *targets, float scale,
-                                    int B, int T) {
+double model_backward(Model *m, const int *tokens, const int *targets, float scale,
+                      int B, int T) {
     return (void)m, (void)tokens, (void)targets, (void)B, (void)T, scale;
 }
-static inline void model_update(Model *m, AdamW o, float g_scale) {
+void model_update(Model *m, AdamW o, float g_scale) {
     (void)m, (void)o, (void)g_scale;
 }
 #endif
 
 #if defined(COMM_ON_GPU)
-static inline void gpu_sum(float *, const void *const *, int, float, CommType, CommMode, size_t,
-                           cudaStream_t) {}
-static inline void gpu_narrow(uint16_t *, const float *, size_t, cudaStream_t) {}
-static inline void gpu_widen(float *, const uint16_t *, size_t, cudaStream_t) {}
-static inline void floats_clear(float *, size_t, Stream) {}
-static inline void floats_axpby(float *, float, const float *, float, size_t, Stream) {}
-static inline void floats_measure(Zero *, float *, float *, size_t) {}
-static inline void floats_weigh(Zero *, Norms, const float *, const float *, size_t) {}
-static inline void zero_open(Zero *) {}
-static inline void zero_close(Zero *) {}
-static inline float *bucket_place_own(Zero *z, Kept, int) { return z->host_bucket; }
-static inline void bucket_take(Zero *, Buffer, int) {}
-static inline const float *bucket_show(Zero *, float *whole, int) { return whole; }
-static inline void zero_loaded(Zero *) {}
+void gpu_sum(float *, const void *const *, int, float, CommType, CommMode, size_t,
+             cudaStream_t) {}
+void gpu_narrow(uint16_t *, const float *, size_t, cudaStream_t) {}
+void gpu_widen(float *, const uint16_t *, size_t, cudaStream_t) {}
+void floats_clear(float *, size_t, Stream) {}
+void floats_axpby(float *, float, const float *, float, size_t, Stream) {}
+void floats_measure(Zero *, float *, float *, size_t) {}
+void floats_weigh(Zero *, Norms, const float *, const float *, size_t) {}
+void zero_open(Zero *) {}
+void zero_close(Zero *) {}
+float *bucket_place_own(Zero *z, Kept, int) { return z->host_bucket; }
+void bucket_take(Zero *, Buffer, int) {}
+const float *bucket_show(Zero *, float *whole, int) { return whole; }
+void zero_loaded(Zero *) {}
 #endif

@@ -1,5 +1,5 @@
 // The batch's size as a function of tokens, and what the learning rate and beta2 make of it.
-#include "../dev/train/batch.h"
+#include "../dev/train/train.h"
 #include "test.h"
 
 // ---- reading ----

@@ -1,8 +1,6 @@
 #!/usr/bin/env bash
 # The Makefile, in a copy of the tree: what it finds out about a compiler, what it builds anew when,
 # and that neither gcc nor clang has anything to warn of.
-#
-#     LONG=1 tests/test_build.sh     touches every header, and reads each through six compilers
 . "$(dirname "$0")/tools.sh"
 unset CFLAGS SANITIZE OPENMP      # what a `make test` above has set
 unset CC
@@ -88,23 +86,19 @@ grep -rnE -e '-o *"?/dev/' Makefile scripts tests dev > "$dir/devices" &&
 [ -z "$(find "$tree/build" -name 'probe*')" ] || note "a probe stays: $(find "$tree/build" -name 'probe*')"
 end build_writes_to_no_device
 
-# A header, touched, rebuilds the programs that include it and no other. One in ten, of all rooms.
+# What a changed file is compiled into, and no other program.
 stub
-includers() {                               # includers FILE: the programs made of it
-    name="[/ ]$(basename "$1")( |\$)"
-    "$cc" -MM train_gpt2.c | grep -qE "$name" && echo train_gpt2
-    "$cc" -MM dev/data/prepare.c dev/data/tales.c | grep -qE "$name" && echo prepare
-}
 cd "$tree" || exit 1
-n=0
-for file in *.c *.h dev/{base,cpu,data,files,ranks,train}/*.h dev/data/*.c; do
-    n=$((n + 1))
-    [ -n "${LONG:-}" ] || has_its_turn $n 10 || continue
+for row in "train_gpt2.c train_gpt2" "dev/prepare.c prepare" "dev/ladders/timing.h" \
+        {dataloader.h,dev/base/rng.h,dev/data/data.h,dev/files/json.c}" prepare train_gpt2" \
+        {dev/cpu/exp.h,dev/train/train.h,dev/plan/search.c}" prepare train_gpt2"; do
     find . -type f -exec touch -t 202001010000 {} +
-    touch "$file"
+    touch "${row%% *}"
     stub
-    same "after a change of $file make builds" "$(built)" "$(includers "$file" | sort | xargs)"
+    same "after a change of ${row%% *} make builds" "$(built)" "$(cut -s -d ' ' -f 2- <<< "$row")"
 done
+grep -q -e '-o build/house/plan/search.o' "$dir/calls" || note "search.c is not compiled anew"
+same "files compiled for search.c" "$(grep -c -e '-o build/house' "$dir/calls")" 1
 cd "$OLDPWD" || exit 1
 end build_follows_headers
 
@@ -275,63 +269,27 @@ fi
 
 # ---- imports point downwards: train to ranks and data, these to files, files to base ----
 
-imports() {                                 # imports FOLDER ALLOWED...: what its headers may include
+imports() {                                 # imports FOLDER ALLOWED...: what its files may include
     local folder=$1; shift
     local allowed="^($(echo "$@" | tr ' ' '|'))$"
-    for header in dev/$folder/*.h; do
+    for file in dev/$folder/*.[ch]; do
         while read -r included; do
             of=$(realpath --relative-to=. "dev/$folder/$included")
             of=${of#dev/}; of=${of%%/*}
-            [[ $of =~ $allowed ]] || note "$header includes $included"
-        done < <(sed -n 's/^#include "\([^"]*\)".*/\1/p' "$header")
+            [[ $of =~ $allowed ]] || note "$file includes $included"
+        done < <(sed -n 's/^#include "\([^"]*\)".*/\1/p' "$file")
     done
 }
 imports base base
-imports files files base
-imports data data files base dataloader.h
-imports ranks ranks files base
-imports train train ranks data files base dataloader.h
-imports cpu cpu base
-grep -hsE '^#include "(\.\./)*train_gpt2' dev/{base,files,data,ranks,train}/* > "$dir/upwards" &&
+imports model model base
+imports files files model
+imports data data files dataloader.h
+imports plan plan model
+imports ranks ranks model
+imports train train plan ranks data
+imports cpu cpu base train                  # machine.c is the twin's
+grep -hsE '^#include "(\.\./)*train_gpt2' dev/{base,files,data,model,plan,ranks,train}/* > "$dir/upwards" &&
     note "$(head -n 1 "$dir/upwards")"
 end imports_point_downwards
-
-# ---- each header by itself, twice over, in both languages ----
-
-# One that calls the model, or on a GPU its kernels, is followed by a stub of both.
-calls_model=$(for header in dev/*/*.h; do
-    "$cc" -std=gnu11 -M "$header" 2> /dev/null | grep -q 'dev/\(train/model\|ranks/comm\)\.h' &&
-        echo " $header "
-done)
-# headers NAME FOLDERS COMMAND...: every header through that compiler.
-headers() {
-    local name=$1 folders=$2; shift 2
-    if ! command -v "$1" > /dev/null; then
-        skip "$name" "needs $1"
-        return
-    fi
-    for header in dataloader.h $(printf 'dev/%s/*.h ' $folders); do
-        case $header in
-            dev/base/processor.h | dev/cpu/timing.h | dev/cpu/machine.h | dev/ranks/tensor_model.h)
-                continue ;;                                      # parts of programs
-        esac
-        printf '#include "%s"\n#include "%s"\n' "$PWD/$header" "$PWD/$header" > "$dir/alone.c"
-        [[ $calls_model != *" $header "* ]] ||
-            echo "#include \"$PWD/tests/stub_model.h\"" >> "$dir/alone.c"
-        echo 'int main(void) { return 0; }' >> "$dir/alone.c"
-        "$@" -Wall -Wextra -Werror -Wno-unknown-pragmas -fsyntax-only "$dir/alone.c" \
-            2> "$dir/stderr" || note "$header: $(grep -m 1 -E 'error|warning' "$dir/stderr")"
-    done
-    end "$name"
-}
-most="base data files ranks train"
-headers headers_alone_gcc_c11 "$most cpu" gcc -std=gnu11
-headers headers_alone_nccl ranks g++ -x c++ -std=c++17 -DWITH_NCCL -DEMULATOR -Idev/emulator/include
-if [ -n "${LONG:-}" ]; then
-    headers headers_alone_clang_cxx17 "$most" clang++ -x c++ -std=c++17 -Wpedantic
-    headers headers_alone_clang_c11 "$most cpu" clang -std=gnu11
-    headers headers_alone_gcc_cxx17 "$most" g++ -x c++ -std=c++17 -Wpedantic
-    headers headers_alone_mpi "$most" mpicc -DWITH_MPI -std=gnu11
-fi
 
 exit $failed

@@ -1,11 +1,10 @@
-// checkpoint.h: what is saved loads to the bit, what is damaged is refused in one line, and at no
+// checkpoint.c: what is saved loads to the bit, what is damaged is refused in one line, and at no
 // moment of a save is OUT/latest anything but whole.
 //
 //     test_checkpoint                                    the tests
 // For test_transformers.py:
 //     test_checkpoint --write OUT FIXTURE [TOKENIZER]    saves a fixture's weights
 //     test_checkpoint --copy DIR OUT                     loads weights of others, and saves them
-#define PROGRAM "test_checkpoint"
 #include <errno.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -20,7 +19,7 @@ static int symlink_or_refuse(const char *target, const char *link) {
     return -1;
 }
 #define symlink symlink_or_refuse
-#include "../dev/files/checkpoint.h"
+#include "../dev/files/checkpoint.c"
 #undef symlink
 #include "../dev/base/rng.h"
 #include "files.h"
@@ -1177,6 +1176,7 @@ static int tool_copy(const char *where, const char *out) {
 }
 
 int main(int argc, char **argv) {
+    *program_name() = "test_checkpoint";
     if (argc >= 4 && strcmp(argv[1], "--write") == 0)
         return tool_write(argv[2], argv[3], argc > 4 ? argv[4] : NULL);
     if (argc == 4 && strcmp(argv[1], "--copy") == 0) return tool_copy(argv[2], argv[3]);

@@ -1,7 +1,6 @@
 // What ranks are built from, one process: slices, sums along a tree, bf16, and who the launchers
 // say we are. The collectives themselves need several processes: tests/test_ranks.sh.
-#define PROGRAM "test_comm"
-#include "../dev/ranks/comm.h"
+#include "../dev/ranks/comm.c"
 #include "../dev/base/rng.h"
 #include "test.h"
 
@@ -283,4 +282,7 @@ TEST(a_hash_sees_every_bit) {
     CHECK_MSG(alike == 0, "%d changes are not seen", alike);
 }
 
-int main(void) { return run_tests(); }
+int main(void) {
+    *program_name() = "test_comm";
+    return run_tests();
+}

@@ -207,12 +207,12 @@ xent|/void row_gradient/,/^}/ s/LogitRow::packs(Vp)/LogitRow::packs(V)/
 xent dev/ranks/tensor_model.cu|s/part.sum \* __expf(part.hi - whole.hi)/part.sum/
 xent dev/ranks/tensor_model.cu|s/target\[n\] < 0 ? 0.0f : //
 classifier|/static void classifier_backward/,/^}/ s/target + n, scale/target, scale/
-logits_fill_whole_waves dev/train/logits.h|s/waves \* at_once \/ across/(waves - 1) * at_once \/ across/
+logits_fill_whole_waves dev/plan/plan.c|s/waves \* at_once \/ across/(waves - 1) * at_once \/ across/
 logits_fill_whole_waves dev/cuda/memory.cu|s/sizeof(real), m->spec.multiprocessors/sizeof(real), 0/
 buckets dev/ranks/kernels.cu|/^static void bucket_copy/,/^}/ s/here -= padding/here -= 1/
 sums_along_the_tree dev/ranks/kernels.cu|/void tree_sum_kernel/,/^}/ s/= levels\[l\]\[w\] + sum/= 0 + sum/
-slices_of_a_checkpoint dev/ranks/kernels.cu|/^static void bucket_take/,/^}/ s/zero_own(z, bucket),/{ 0, 64 },/
-buckets dev/ranks/zero.h|/Buffer kept_buffer/,/^}/ s/z->adam_m/z->adam_v/
+slices_of_a_checkpoint dev/ranks/kernels.cu|/^void bucket_take/,/^}/ s/zero_own(z, bucket),/{ 0, 64 },/
+buckets dev/ranks/zero.c|/Buffer kept_buffer/,/^}/ s/z->adam_m/z->adam_v/
 adamw_updates|s/if ((void \*)rounded != (void \*)p) store/if (i > 0) store/
 adamw_updates|/double block_sum/,/^}/ s/__syncthreads();//
 small_gradients dev/ranks/kernels.cu|/void measure_kernel/,/^}/ s/store(x + i, zeros);//
@@ -222,7 +222,7 @@ clipping|/void adamw_kernel/,/^}/ s/if (isnan(scale)) return;//
 adamw_updates|/void clip_kernel/,/^}/ s/i < n/i < 1/
 axpby dev/ranks/kernels.cu|/void axpby_kernel/,/^}/ s/fmaf(a, from\[k\], to\[k\])/fmaf(a, from[k], 0.0f)/
 buckets dev/ranks/kernels.cu|/void params_round_kernel/,/^}/ s/if (i >= n)/if (i + PACK >= n)/
-outer_updates dev/ranks/diloco.h|s/mu, momentum, 1.0f,/1.0f, momentum, 0.0f,/
+outer_updates dev/ranks/zero.c|s/mu, momentum, 1.0f,/1.0f, momentum, 0.0f,/
 recomputing_changes_no_bit|/RECOMPUTE_BLOCK \&\& l < L - 1/,/block_backward/ s/to_gelu(m, w->block\[l\]/to_gelu(m, w->block[0]/
 a_graph_changes_no_bit|/static void model_micro_step/,/^}/ s/    send_scale(m/    if (!m->graph.exec) send_scale(m/
 a_graph_changes_no_bit|s/    int words = send_order(m,/    static const int words = send_order(m,/
@@ -250,9 +250,8 @@ FAULTS
 }
 [ "$emulated" = ./train_gpt2cu ] && exit $failed
 
-"$cc" -O1 dev/emulator/rewrite.c -o "$dir/rewrite" &&
-    "$cc" -std=gnu11 -O1 -w -c tests/gpt2_reference.c -o "$dir/reference.o" ||
-    note "the reference does not compile"
+reference="$build/gpt2_reference.o $build/house.a $build/emulated/house.a"
+make -s "$build/rewrite" $reference || note "the reference does not compile"
 
 # tree DIR [FILE]: what test_gpt2.cu needs of the project, where FILE may be changed.
 tree() {
@@ -265,11 +264,13 @@ tree() {
     esac
 }
 
-# build DIR: that tree's test_gpt2.cu.
+# build DIR [FILE]: that tree's test_gpt2.cu, with its FILE in place of the library's.
 build() {
-    "$dir/rewrite" "$1/tests/test_gpt2.cu" > "$1/test.cpp" &&
-        "$cxx" -std=c++17 -O0 -w -Idev/emulator/include "$1/test.cpp" "$dir/reference.o" \
-            -o "$1/test" -lm
+    local changed=
+    case ${2:-} in *.c) changed="-x c++ -DTRAINS_ON_GPU $1/$2 -x none" ;; esac
+    "$build/rewrite" "$1/tests/test_gpt2.cu" > "$1/test.cpp" &&
+        "$cxx" -std=c++17 -O0 -w -Idev/emulator/include "$1/test.cpp" $changed $reference \
+            -o "$1/test" -lm -fopenmp
 }
 
 # plant NUMBER TEST FILE SED: says what went unnoticed.
@@ -278,7 +279,7 @@ plant() {
     if sed "$4" "$3" | cmp -s - "$3"; then echo "it changes nothing: $4"; return; fi
     has_its_turn "$1" "$every" || return
     tree "$tree" "$3" && sed "$4" "$3" > "$tree/$3"
-    if ! build "$tree" 2> "$tree/said"; then echo "it does not compile: $4"; return; fi
+    if ! build "$tree" "$3" 2> "$tree/said"; then echo "it does not compile: $4"; return; fi
     timeout 200 "$tree/test" "$2" > "$tree/said" 2>&1 && echo "unnoticed: $4"
     rm -rf "$tree"
 }

@@ -149,7 +149,7 @@ for precision in fp32 bf16; do
 done
 end cuda_rows_are_read_by_packs
 
-for header in dataloader.h gpt2.h options.h zero.h kernels.cu tensor_model.cu product.h; do
+for header in dataloader.h gpt2.h train.h ranks.h kernels.cu tensor_model.cu product.h; do
     grep -q "[/ ]$header" "$tree/build/train_gpt2cu.d" || note "nvcc's dependencies lack $header"
 done
 end cuda_build_follows_headers

@@ -30,14 +30,15 @@ unset EMULATOR_STREAMS NCCL_HOSTID NCCL_MULTI_RANK_GPU_ENABLE
 # Slices are cut into pieces of 64 elements, so that tiny models send several.
 sources() {                                 # sources DIR: a copy of the program's sources
     mkdir -p "$1" && cp -r dev dataloader.h train_gpt2.cu "$1" &&
-        sed -i 's/COMM_LEAST = 1 << 18/COMM_LEAST = 64/' "$1/dev/ranks/comm.h"
+        sed -i 's/COMM_LEAST = 1 << 18/COMM_LEAST = 64/' "$1/dev/ranks/ranks.h"
 }
 native=$(mpicxx -march=native -xc++ -E /dev/null > /dev/null 2>&1 && echo -march=native)
-emulated() {                                # emulated PROGRAM SOURCES FLAGS...
+compiler="mpicxx -std=c++17 $native -w -fopenmp -DEMULATOR -DWITH_NCCL -DEMULATOR_MPI
+          -I$PWD/dev/emulator/include"
+emulated() {                                # emulated PROGRAM SOURCES ARGUMENTS...
     "$dir/rewrite" "$2/train_gpt2.cu" > "$1.cpp" &&
-        mpicxx -std=c++17 ${optimized:--O1} $native -w -fopenmp -DEMULATOR -DWITH_NCCL -DEMULATOR_MPI \
-            -Idev/emulator/include -iquote "$2" "${@:3}" "$1.cpp" -o "$1" 2> "$1.said" ||
-        rm -f "$1"
+        $compiler ${optimized:--O1} -iquote "$2" "$1.cpp" "${@:3}" "$dir/rooms.a" -o "$1" \
+            2> "$1.said" || rm -f "$1"
 }
 # Plants the faults on stdin, one in EVERY. Each line: a file, and how to break it. For $program in
 # fp32, made of the broken sources, FOUND must be true.
@@ -50,7 +51,8 @@ plant() {                                   # plant EVERY FOUND
         sed -i.sound "$how" "$dir/broken$n/$file"
         ! cmp -s "$dir/broken$n/$file"{,.sound} || note "it changes nothing: $how"
         program=$dir/broken$n/program
-        optimized=-O0 emulated "$program" "$dir/broken$n" -DPRECISION_FP32
+        case $file in *.c) file="-DTRAINS_ON_GPU $dir/broken$n/$file" ;; *) file= ;; esac
+        optimized=-O0 emulated "$program" "$dir/broken$n" -DPRECISION_FP32 -x c++ $file -x none
         [ -x "$program" ] || note "it does not compile: $how"
         "$2" || note "unnoticed: $how"
     done
@@ -58,16 +60,18 @@ plant() {                                   # plant EVERY FOUND
 }
 fp32=${RANKS_FP32:-$dir/fp32} bf16=${RANKS_BF16:-$dir/bf16} cpu=$mpi_train
 $cc -O1 dev/emulator/rewrite.c -o "$dir/rewrite" && sources "$dir/sources" || exit 1
+(cd "$dir/sources" && without='/cpu/\|tales' library "$dir/rooms.a" $compiler -O1 -DTRAINS_ON_GPU \
+    -x c++) || exit 1
 [ -x "$fp32" ] || emulated "$fp32" "$dir/sources" -DPRECISION_FP32 &
 [ -x "$bf16" ] || emulated "$bf16" "$dir/sources" &
 wait
 if [ ! -x "$compare" ]; then
     compare=$dir/compare
-    $cc -std=gnu11 -O1 tests/compare.c -o "$compare" -lm || exit 1
+    $cc -std=gnu11 -O1 tests/compare.c $(rooms) -o "$compare" -lm || exit 1
 fi
 if [ ! -x "$cpu" ]; then
     cpu=$dir/cpu
-    mpicc -DWITH_MPI -pthread -std=gnu11 -O2 -fopenmp train_gpt2.c -o "$cpu" -lm || exit 1
+    mpicc -DWITH_MPI -pthread -std=gnu11 -O2 -fopenmp train_gpt2.c $(rooms) -o "$cpu" -lm || exit 1
 fi
 for program in "$fp32" "$bf16"; do
     [ -x "$program" ] || { echo "FAIL ${tests%% *}: $(head -n 2 "$program.said" | xargs)"; exit 1; }
@@ -172,11 +176,11 @@ b_slope4    4  b_slope   2e-3        on=bf16 $gradient --channels 64 --tensor-pa
 +b_theirs   4  b_ours    3e-3,other  on=bf16 --channels 64 --tensor-parallel 4 --comm nccl
 ROWS
     plant 6 shared_fault_found << 'FAULTS'
-dev/ranks/tensor_model.cu|s/    tp_sum(group, out, N\*OC);//
-dev/ranks/tensor_model.cu|/^static void tp_linear_residual/,/^}/ s/b, skip, N/b, out, N/
+train_gpt2.cu|s/    tp_sum(&m->zero.tp, out, N\*C);//
+train_gpt2.cu|/^static void branch_project/,/^}/ s/(out, b, skip/(out, skip, skip/
 dev/ranks/tensor_model.cu|s/part.sum \* __expf(part.hi - whole.hi)/part.sum/
 train_gpt2.cu|s/; chunk.counts \&\& i/; i/
-dev/ranks/tensor_model.cu|s/    tp_sum(group, dln[12], N\*C);.*//
+train_gpt2.cu|s/    branch_is_read(m, dln[12], N);//
 dev/ranks/tensor_model.cu|s/    if (use == TRAIN) tp_sum(group, dx, N\*C);.*//
 FAULTS
     program=$bf16
@@ -191,7 +195,7 @@ shared_fault_found() {
     (why= ; agree whole faulty 2e-6 > "$dir/said"; [ "$why" ])
 }
 
-# Bytes a rank and micro-batch, as dev/ranks/tensor.h counts them. A recomputed block sums again
+# Bytes a rank and micro-batch, as dev/ranks/tensor.c counts them. A recomputed block sums again
 # what attention gives, and not what the MLP gives, which nobody reads.
 emulated_shared_layers_send_what_they_should() {
     local flags="$layers --channels 64 --seq-len 8 --batch-tokens 32 --steps 2" shape
@@ -227,11 +231,11 @@ planted_faults_in_the_exchange_are_found() {
     row eight_far 8 eight bits EMULATOR_STREAMS=random
     told "on 2 machines (a: .*, in two levels" "no two levels on a,a,a,a,b,b,b,b"
     plant 4 exchange_fault_found << 'FAULTS'
-dev/ranks/comm_nccl.h|/^static inline void comm_arrived/,/^}/ s/    COMM_CUDA(.*//
-dev/ranks/comm_nccl.h|/^static inline void comm_begin/,/^}/ s/    COMM_CUDA(cudaStreamWaitEvent(.*//
-dev/ranks/comm.h|s/p.k % COMM_BUFFERS \* (size_t)c->size/(size_t)0/
-dev/ranks/comm.h|/^static inline void scatter_sum_near/,/^}/ s/terms\[i\] = /terms[(i + 1) % c->near.size] = /
-dev/ranks/comm.h|/^static inline void comm_find_levels/,/^}/ s/c->near.size, c->near.size);/c->near.size, 1);/
+dev/ranks/comm_nccl.c|/^[a-z ]*void comm_arrived/,/^}/ s/    COMM_CUDA(.*//
+dev/ranks/comm_nccl.c|/^[a-z ]*void comm_begin/,/^}/ s/    COMM_CUDA(cudaStreamWaitEvent(.*//
+dev/ranks/comm.c|s/p.k % COMM_BUFFERS \* (size_t)c->size/(size_t)0/
+dev/ranks/comm.c|/^[a-z ]*void scatter_sum_near/,/^}/ s/terms\[i\] = /terms[(i + 1) % c->near.size] = /
+dev/ranks/comm.c|/^[a-z ]*void comm_find_levels/,/^}/ s/c->near.size, c->near.size);/c->near.size, 1);/
 FAULTS
     unset BATCHWISE_HOSTS
 }

@@ -1,6 +1,6 @@
 // The entropy floor: which documents count as whole, against a count by hand of every window; and
 // sidecar files that are not what they should be.
-#include "../dev/data/entropy.h"
+#include "../dev/data/entropy.c"
 #include "files.h"
 #include "test.h"
 

@@ -216,12 +216,12 @@ def test_make_check_and_the_list():
         status, said = make(folder, "check", "NAME=sample_token")
         assert status != 0 and "not begun: make exercise NAME=sample_token" in said, said
         make(folder, "exercise", "NAME=sample_token")
-        copy = os.path.join(folder, "sample_token", "dev", "train", "sample.h")
+        copy = os.path.join(folder, "sample_token", "dev", "train", "sample.c")
         text = exercises.read(copy)
         exercises.write(copy, text.replace("// Your code here.", "no C at all"))
         status, said = make(folder, "check", "NAME=sample_token")
-        assert status != 0 and re.search(r"sample.h:\d+:\d+: error", said), said
-        exercises.write(copy, exercises.read(os.path.join(ROOT, "dev", "train", "sample.h")))
+        assert status != 0 and re.search(r"sample.c:\d+:\d+: error", said), said
+        exercises.write(copy, exercises.read(os.path.join(ROOT, "dev", "train", "sample.c")))
         status, said = make(folder, "check", "NAME=sample_token")
         assert status == 0 and "sample_token: solved" in said, said
         status, said = make(folder, "exercise")

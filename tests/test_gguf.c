@@ -1,7 +1,7 @@
-// gguf.h and gguf_gpt2.h: files built here field by field, as the format is described, are read to
+// gguf.c and gguf.c: files built here field by field, as the format is described, are read to
 // the bit; what is damaged or hostile is refused in one line; what is written is read back.
-#define PROGRAM "test_gguf"
-#include "../dev/files/gguf_gpt2.h"
+#include "../dev/files/gguf.c"
+#include "../dev/data/tokenizer.c"
 #include "../dev/base/rng.h"
 #include "files.h"
 #include "test.h"
@@ -396,4 +396,7 @@ TEST(halves) {
     CHECK(isnan(float_from_f16(f16_from_float(NAN))) && f16_from_float(1e-30f) == 0);
 }
 
-int main(void) { return run_tests(); }
+int main(void) {
+    *program_name() = "test_gguf";
+    return run_tests();
+}

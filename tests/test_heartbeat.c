@@ -1,7 +1,6 @@
-// What heartbeat.h promises. A rank is a process on this machine.
-#define PROGRAM "test_heartbeat"
+// What heartbeat.c promises. A rank is a process on this machine.
 #include <sys/wait.h>
-#include "../dev/ranks/heartbeat.h"
+#include "../dev/ranks/heartbeat.c"
 #include "test.h"
 
 enum { RANKS = 5 };
@@ -115,7 +114,7 @@ static void check_status(const Run *run, int i, int want) {
 static void check_lost(const Run *run, int rank, const char *why) {
     char host[64] = "", want[256];
     gethostname(host, sizeof host - 1);
-    snprintf(want, sizeof want, PROGRAM ": rank %d (on %s) %s; the checkpoint is whole: --resume\n",
+    snprintf(want, sizeof want, "test_heartbeat: rank %d (on %s) %s; the checkpoint is whole: --resume\n",
              rank, host, why);
     CHECK_MSG(strcmp(run->said, want) == 0, "they said: %s    not: %s", run->said, want);
 }
@@ -224,7 +223,7 @@ TEST(ranks_that_leave_are_not_reported) {
                    run_make(3, 9.0, work_die_2) };
     for (int i = 0; i < 3; i++) start_all(&run[i]);
     for (int i = 0; i < 3; i++) {
-        const char *want = i == 0 ? "" : PROGRAM ": no more data\n";
+        const char *want = i == 0 ? "" : "test_heartbeat: no more data\n";
         run_end(&run[i], 4.0);
         CHECK_MSG(strcmp(run[i].said, want) == 0, "they said: %s", run[i].said);
         for (int r = 0; r < 3; r++) check_status(&run[i], r, i > 0);
@@ -232,6 +231,7 @@ TEST(ranks_that_leave_are_not_reported) {
 }
 
 int main(void) {
+    *program_name() = "test_heartbeat";
     alarm(60);                     // rather than wait for a rank that never watches
     return run_tests();
 }

@@ -1,4 +1,4 @@
-// dev/train/hellaswag.h: reading the file, the rows it makes for the model, and the answers, with
+// dev/train/hellaswag.c: reading the file, the rows it makes for the model, and the answers, with
 // losses made up. That the losses of a real model are right test_hellaswag.py asks PyTorch:
 //
 //     test_hellaswag --losses FLAGS...      the trainer's flags, --hellaswag among them
@@ -7,6 +7,9 @@
 #define main train_gpt2_main
 #include "../train_gpt2.c"
 #undef main
+#include "../dev/train/evaluate.c"
+#include "../dev/train/hellaswag.c"
+#include "../dev/data/tokenizer.c"
 #include "test.h"
 
 // ---- reading ----

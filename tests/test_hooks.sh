@@ -34,13 +34,13 @@ traced() {
     sed 's/^\( *\)train_step(r, m, &s);/\1trace_on = r->step == 4;\n&\n\1if (trace_on) trace_show(), trace_on = 0;/
          1s/^/extern int trace_on; void trace_show(void);\n/' train_gpt2.c > "$dir/traced.c"
     gcc -std=gnu11 -g -O0 -no-pie -finstrument-functions -DPLAIN="$1" -march=native -w -iquote . \
-        "$dir/traced.c" "$dir/trace.c" -o "$dir/traced" -lm 2> "$dir/said" ||
+        "$dir/traced.c" $(rooms) "$dir/trace.c" -o "$dir/traced" -lm 2> "$dir/said" ||
         { note "it does not compile: $(head -n 1 "$dir/said")"; return; }
     "$dir/traced" $tiny > "$dir/stdout" 2> "$dir/stderr" || note "the traced run fails"
     sed -n 's/^traced //p' "$dir/stderr" | addr2line -f -e "$dir/traced" | paste - - |
         sed 's/:[0-9?]*\( (disc.*\)\{0,1\}$//; s#\t.*/#\t#' | sort -u > "$dir/functions"
     local functions files
-    functions=$(wc -l < "$dir/functions") files=$(cut -f 2 "$dir/functions" | sort -u | wc -l)
+    functions=$(cut -f 1 "$dir/functions" | sort -u | wc -l) files=$(cut -f 2 "$dir/functions" | sort -u | wc -l)
     echo "    PLAIN=$1: $functions functions in $files files"
     [ "$functions" -gt 30 ] && [ "$functions" -le "$2" ] && [ "$files" -le "$3" ] ||
         note "PLAIN=$1: $functions functions in $files files, at most $2 in $3 are wanted"
@@ -73,8 +73,8 @@ flags="-std=gnu11 -O0 -fopenmp -Wall -Wextra"
 echo 'int main(void) { return 0; }' | $cc $flags -x c - -o "$dir/works" 2> "$dir/said" ||
     flags="-std=gnu11 -O0 -Wno-unknown-pragmas"
 for name in plain cut; do
-    $cc $flags -DTP_ALWAYS=$([ $name = cut ] && echo 1 || echo 0) train_gpt2.c -o "$dir/$name" -lm \
-        2> "$dir/said" || note "$name: $(head -n 1 "$dir/said")"
+    $cc $flags -DTP_ALWAYS=$([ $name = cut ] && echo 1 || echo 0) train_gpt2.c $(rooms) \
+        -o "$dir/$name" -lm 2> "$dir/said" || note "$name: $(head -n 1 "$dir/said")"
     "$dir/$name" $tiny --out "$dir/run-$name" --sample-every 3 --max-new 12 > "$dir/$name.out" ||
         note "$name does not run"
     sed -n '/the model writes/,/^---$/p' "$dir/$name.out" > "$dir/$name.text"
@@ -107,28 +107,32 @@ runs() {                                    # runs PROGRAM NAME: three ways to s
     ranks 2 "$1" "$dir/$2.noise" --zero 0 --noise-scale --steps 24
     ranks 4 "$1" "$dir/$2.group" --tensor-parallel 2 --zero 2 --micro-batch 1
 }
-build() { (cd "$dir/tree" && mpicc -DWITH_MPI -pthread -std=gnu11 -O0 -w train_gpt2.c -o "$1" -lm); }
+library "$dir/house.a" mpicc -DWITH_MPI -pthread -std=gnu11 -O0 -w
+build() {                                   # build PROGRAM [FILE]: with the tree's FILE
+    (cd "$dir/tree" && mpicc -DWITH_MPI -pthread -std=gnu11 -O0 -w train_gpt2.c ${2:-} \
+        "$dir/house.a" -o "$1" -lm)
+}
 build "$dir/sound" 2> "$dir/said" || note "it does not compile: $(head -n 1 "$dir/said")"
 runs "$dir/sound" sound
 grep -q loss "$dir/sound.zero" && grep -q loss "$dir/sound.group" &&
     grep -q noise_scale_adam "$dir/sound.noise" || note "a sound run fails: $(cat "$dir/stderr")"
 hooks() { cat << 'HOOKS'
-zero|train_gpt2.c|/^static void model_forward/,/^}/ s/forward_needs(z, 0);//
-zero|train_gpt2.c|/^static void model_forward/,/^}/ s/forward_needs(z, 1 + l);//
-zero|train_gpt2.c|/^static void model_forward/,/^}/ s/forward_needs(z, 1 + L);//
-zero|train_gpt2.c|/^static double model_backward/,/^}/ s/backward_needs(z, 0);//
-zero|train_gpt2.c|/^static double model_backward/,/^}/ s/backward_needs(z, 1 + L);//
-zero|train_gpt2.c|/^static double model_backward/,/^}/ s/backward_needs(z, 1 + l);//
+zero|train_gpt2.c|/^void model_forward/,/^}/ s/forward_needs(z, 0);//
+zero|train_gpt2.c|/^void model_forward/,/^}/ s/forward_needs(z, 1 + l);//
+zero|train_gpt2.c|/^void model_forward/,/^}/ s/forward_needs(z, 1 + L);//
+zero|train_gpt2.c|/^double model_backward/,/^}/ s/backward_needs(z, 0);//
+zero|train_gpt2.c|/^double model_backward/,/^}/ s/backward_needs(z, 1 + L);//
+zero|train_gpt2.c|/^double model_backward/,/^}/ s/backward_needs(z, 1 + l);//
 zero|train_gpt2.c|s/gradients_ready(z, 1 + L);//
 zero|train_gpt2.c|s/gradients_ready(z, 1 + l);//
 zero|train_gpt2.c|s/gradients_ready(z, 0);//
 noise|train_gpt2.c|s/gradients_arrive(r, s);//
 zero|train_gpt2.c|s/totals_share(&m->zero, &all);//
-zero|dev/train/loop.h|s/if (made && r->zero->stage > 0) zero_send_params(r->zero);//
-noise|dev/train/loop.h|s/if (!r->zero->alone) model_micro_batch(.*//
-noise|dev/ranks/zero.h|s/ && !z->measure && z->n_levels == 0;/ || z->measure;/
+zero|dev/train/loop.c|s/if (made && r->zero->stage > 0) zero_send_params(r->zero);//
+noise|dev/train/loop.c|s/if (!r->zero->alone) model_micro_batch(.*//
+noise|dev/ranks/zero.c|s/ && !z->measure && z->n_levels == 0;/ || z->measure;/
 zero|train_gpt2.c|/^static void block_backward/,/^}/ s/residual_backward(dx, dbranch, N\*C);//
-zero|train_gpt2.c|/^static void block_forward/,/^}/ s/gelu_forward(a.gelu, a.fc, N\*4\*C);//
+zero|train_gpt2.c|/^static void block_forward/,/^}/ s/gelu_forward(a.gelu, a.fc, N\*4\*Cn);//
 group|dev/ranks/tensor_model.h|s/forward_needs(z, 0);//
 group|dev/ranks/tensor_model.h|s/backward_needs(z, 0);//
 group|dev/ranks/tensor_model.h|s/backward_needs(z, 1 + L);//
@@ -136,8 +140,6 @@ group|dev/ranks/tensor_model.h|s/backward_needs(z, 1 + l);//
 group|dev/ranks/tensor_model.h|s/gradients_ready(z, 1 + L);//
 group|dev/ranks/tensor_model.h|s/gradients_ready(z, 1 + l);//
 group|dev/ranks/tensor_model.h|s/gradients_ready(z, 0);//
-group|dev/ranks/tensor_model.h|s/residual_backward(dx, dbranch, N\*C);//
-group|dev/ranks/tensor_model.h|s/gelu_forward(a.gelu, a.fc, N\*4\*Cn);//
 HOOKS
 }
 n=0
@@ -147,7 +149,7 @@ while IFS='|' read -r run file edit; do
     sed "$edit" "$dir/before" > "$dir/tree/$file"
     cmp -s "$dir/before" "$dir/tree/$file" && note "nothing to leave out in $file: $edit"
     if has_its_turn $n "${HOOKS:-12}"; then
-        build "$dir/faulty" 2> "$dir/said" || note "$edit: $(head -n 1 "$dir/said")"
+        build "$dir/faulty" "$(sed '/train_gpt2\.c\|\.h$/d' <<< "$file")" 2> "$dir/said" || note "$edit: $(head -n 1 "$dir/said")"
         case $run in
             zero) ranks 2 "$dir/faulty" "$dir/faulty.zero" --zero 3 ;;
             noise) ranks 2 "$dir/faulty" "$dir/faulty.noise" --zero 0 --noise-scale --steps 24 ;;

@@ -1,5 +1,5 @@
-// json.h: what it accepts means one thing, and what it refuses is refused at the right byte.
-#include "../dev/files/json.h"
+// json.c: what it accepts means one thing, and what it refuses is refused at the right byte.
+#include "../dev/files/json.c"
 #include "../dev/base/rng.h"
 #include "test.h"
 

@@ -1,7 +1,7 @@
-// jsonl.h: the documents of JSON lines, whole whatever the buffer's size, and the line of an error.
+// jsonl.c: the documents of JSON lines, whole whatever the buffer's size, and the line of an error.
 #define JSONL_BLOCK 16u                      // so that growth and its end are reached at once
 #define JSONL_LINE_MOST 300u
-#include "../dev/data/jsonl.h"
+#include "../dev/data/jsonl.c"
 #include "test.h"
 
 // All documents of a text, each followed by '|', up to the end or an error.

@@ -52,8 +52,8 @@ def test_page_samples():
 
 
 def test_page_measured():
-    """The critical batches in plan.h, and the speed of a core in page.py, are the kept ones."""
-    with open(os.path.join(ROOT, "dev", "train", "plan.h"), encoding="utf-8") as f:
+    """The critical batches in plan.c, and the speed of a core in page.py, are the kept ones."""
+    with open(os.path.join(ROOT, "dev", "plan", "plan.c"), encoding="utf-8") as f:
         rows = re.search(r"plan_measured\[\] = \{(.*?)\n\};", f.read(), re.S).group(1)
     found = [tuple(map(float, pair.split(","))) for pair in re.findall(r"\{ ([0-9., ]+) \}", rows)]
     assert found == [(row["trained_tokens"], round(row["b_crit"], 2)) for row in

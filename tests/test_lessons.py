@@ -24,6 +24,7 @@ import kept
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BUILD = os.environ.get("BUILD", "build")
 LESSONS = os.path.join(ROOT, "dev", "lessons")
+LIBRARY = os.path.join(ROOT, os.environ.get("BUILD", "build"), "house.a")
 sys.path.insert(0, os.path.join(ROOT, "dev", "exercises"))
 import exercises
 NUMBER = r"-?[\d.,]+(?:e[-+]?\d+)?%?"
@@ -163,7 +164,7 @@ def last_loss(folder, trainer):
             file.write(text)
     compiler = os.environ.get("CC", "cc").split()
     subprocess.run([*compiler, "-std=gnu11", "-O0", "-w", "-iquote", ROOT, "-iquote", LESSONS,
-                    "check.c", "-o", "check", "-lm"], cwd=folder, check=True)
+                    "check.c", LIBRARY, "-fopenmp", "-o", "check", "-lm"], cwd=folder, check=True)
     done = subprocess.run(["./check"], cwd=folder, capture_output=True, text=True, check=False)
     return float(re.search(r"^ +200 +([\d.]+)", done.stdout, re.M).group(1)), done.returncode == 0
 

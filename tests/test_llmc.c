@@ -1,5 +1,5 @@
-// llmc.h: model files of llm.c, written here as llm.c's documentation of the format has it.
-#include "../dev/files/llmc.h"
+// llmc.c: model files of llm.c, written here as llm.c's documentation of the format has it.
+#include "../dev/files/files.h"
 #include "../dev/base/rng.h"
 #include "test.h"
 

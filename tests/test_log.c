@@ -1,5 +1,5 @@
 // log.jsonl: what is written parses, comes back exactly, and a line that cannot be written is told.
-#include "../dev/base/log.h"
+#include "../dev/base/log.c"
 #include "files.h"
 #include "test.h"
 

@@ -3,6 +3,7 @@
 #define main train_gpt2_main
 #include "../train_gpt2.c"
 #undef main
+#include "../dev/train/evaluate.c"
 #include "files.h"
 #include "test.h"
 
@@ -49,7 +50,7 @@ static void make_model(Model *m, const Config *c, int B, int T, Use use) {
     model_init(m, &spec, &machine);
 }
 
-// A fresh model's parameters, as draw_params of dev/train/save.h draws them.
+// A fresh model's parameters, as draw_params of dev/train/save.c draws them.
 static void draw_model(Model *m, uint64_t seed) {
     Zero *z = model_zero(m);
     for (int b = 0; b < gpt2_n_buckets(&m->c); b++) {

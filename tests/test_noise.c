@@ -2,8 +2,8 @@
 //
 // Every draw comes from a fixed seed, so a test either always passes or never does; bounds of three
 // standard errors are computed from the same draws.
-#include "../dev/train/noise.h"
-#include "../dev/train/batch.h"
+#include "../dev/train/noise.c"
+#include "../dev/train/train.h"
 #include "../dev/base/rng.h"
 #include "test.h"
 

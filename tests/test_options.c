@@ -2,8 +2,9 @@
 // row of a table of tests is a command line and what it must lead to: values of the log's echo, as
 // "lr=0.0006 rule=\"two\"", or behind a ! the error, in parts divided by | of which the first
 // begins it.
-#define PROGRAM "test_options"
-#include "../dev/train/options.h"
+#include <limits.h>
+#include "../dev/base/flags.c"
+#include "../dev/train/train.h"
 #include "test.h"
 
 typedef struct { const char *words, *want; } Row;
@@ -211,7 +212,7 @@ static bool train_one(TrainOptions *o, const char *name, const char *value, Erro
     char program[] = "p", flag[100];
     snprintf(flag, sizeof flag, "--%s", name);
     char *argv[3] = { program, flag, (char *)value };
-    return options_parse(o, train_table, TRAIN_OPTIONS, value ? 3 : 2, argv, NULL, NULL, err);
+    return options_parse(o, train_table, train_rows, value ? 3 : 2, argv, NULL, NULL, err);
 }
 
 static void one_refused(const char *name, const char *value) {
@@ -233,7 +234,7 @@ TEST(each_row) {
     static const char *const garbage[] = {
         "", "x", "1x", "0x10", "nan", "1e999", "-1", "99999999999999999999999999", "1,5", " 1",
     };
-    for (int i = 0; i < TRAIN_OPTIONS; i++) {
+    for (int i = 0; i < train_rows; i++) {
         TrainOptions given, plain;
         Error err = { "" };
         char program[] = "p", *argv[1] = { program }, text[32], past[40];
@@ -241,7 +242,7 @@ TEST(each_row) {
         bool real = o->type == OPT_REAL, flag = o->type == OPT_HELP || o->type == OPT_FLAG;
         memset(&given, 0, sizeof given);
         memset(&plain, 0, sizeof plain);
-        CHECK(options_parse(&plain, train_table, TRAIN_OPTIONS, 1, argv, NULL, NULL, &err));
+        CHECK(options_parse(&plain, train_table, train_rows, 1, argv, NULL, NULL, &err));
         CHECK_MSG(train_one(&given, o->name, flag ? NULL : o->value ? o->value : is_number(o) ? "1"
                             : "text", &err), "%s", err.text);
         CHECK(train_options_given(&given, o->name) && !train_options_given(&plain, o->name));
@@ -280,13 +281,13 @@ TEST(help_names_every_flag) {
         CHECK_MSG(end == s || end[-1] != ' ', "a space ends: %.40s", s);
         if (strncmp(s, "  --", 4) != 0) continue;
         size_t length = strcspn(s + 4, " \n");
-        int row = option_find(train_table, TRAIN_OPTIONS, s + 4, length);
+        int row = option_find(train_table, train_rows, s + 4, length);
         CHECK_MSG(row == seen++, "--%.*s is another row", (int)length, s + 4);
     }
-    CHECK(seen == TRAIN_OPTIONS);
+    CHECK(seen == train_rows);
     for (char *s = text; *s; s++)                       // undo the wrapping
         if (*s == '\n') *s = ' ';
-    for (int i = 0; i < TRAIN_OPTIONS; i++) {
+    for (int i = 0; i < train_rows; i++) {
         char want[64];
         snprintf(want, sizeof want, "--%s ", train_table[i].name);
         char *at = strstr(text, want);
@@ -298,7 +299,7 @@ TEST(help_names_every_flag) {
 
 // Every slip of a letter is refused, and the flag suggested, unless another is as near.
 TEST(slips) {
-    for (int i = 0; i < TRAIN_OPTIONS; i++)
+    for (int i = 0; i < train_rows; i++)
         for (int n = (int)strlen(train_table[i].name), k = 0; k < 4*n; k++) {
             const char *name = train_table[i].name;
             TrainOptions o;
@@ -308,10 +309,10 @@ TEST(slips) {
             snprintf(slip, sizeof slip, "%.*s%s%s", at, name, kind == 0 || kind == 3 ? "" : "q",
                      name + at + (kind < 2));
             if (kind == 3 && at + 1 < n) slip[at] = name[at + 1], slip[at + 1] = name[at];
-            if (option_find(train_table, TRAIN_OPTIONS, slip, strlen(slip)) >= 0) continue;
+            if (option_find(train_table, train_rows, slip, strlen(slip)) >= 0) continue;
             CHECK_MSG(!train_one(&o, slip, "1", &err), "--%s accepted", slip);
             const char *is = strstr(err.text, "the nearest is --"), *nearest = is ? is + 17 : "";
-            int row = option_find(train_table, TRAIN_OPTIONS, nearest, strlen(nearest));
+            int row = option_find(train_table, train_rows, nearest, strlen(nearest));
             CHECK_MSG(row == i || (row >= 0 && edit_distance(slip, (int)strlen(slip), nearest,
                       (int)strlen(nearest)) <= 1), "--%s: %s", slip, err.text);
         }
@@ -389,9 +390,9 @@ TEST(flags_of_other_programs) {
     for (const OptionHint *h = train_hints; h->names; h++) {
         for (const char *p = h->words; (p = strstr(p, "--")) != NULL; p += 2) {
             size_t n = strspn(p + 2, "abcdefghijklmnopqrstuvwxyz0123456789-");
-            CHECK_MSG(option_find(train_table, TRAIN_OPTIONS, p + 2, n) >= 0, "%s", h->words);
+            CHECK_MSG(option_find(train_table, train_rows, p + 2, n) >= 0, "%s", h->words);
         }
-        for (int i = 0; i < TRAIN_OPTIONS; i++)
+        for (int i = 0; i < train_rows; i++)
             CHECK_MSG(choice_index(h->names, train_table[i].name, strlen(train_table[i].name)) < 0,
                       "--%s is a flag and a hint", train_table[i].name);
     }
@@ -409,7 +410,7 @@ TEST(rules_between_flags) {
     static const char *const reads = " data tokenizer init layers heads channels seq-len generate "
         "max-new temperature top-k top-p export resume resume-from out threads seed tf32 "
         "plan plan-gpu plan-search help ";
-    for (int i = 0; i < TRAIN_OPTIONS; i++) {            // what --generate takes no account of
+    for (int i = 0; i < train_rows; i++) {            // what --generate takes no account of
         const Option *row = &train_table[i];
         char words[100], name[40];
         Error err = { "" };
@@ -490,4 +491,7 @@ TEST(batch_and_rate) {
     }
 }
 
-int main(void) { return run_tests(); }
+int main(void) {
+    *program_name() = "test_options";
+    return run_tests();
+}

@@ -1,7 +1,7 @@
-// The formulas of dev/train/plan.h against the papers that they are from, and the plan that is made
+// The formulas of dev/plan/plan.c against the papers that they are from, and the plan that is made
 // of them: what fits, what hides, what is missing. tests/test_plan.sh compares bytes kept and sent
 // with those of real runs.
-#include "../dev/train/plan_show.h"
+#include "../dev/plan/plan.c"
 #include "test.h"
 
 static bool near(double a, double b, double tolerance) {
@@ -128,7 +128,7 @@ TEST(critical_batch_sizes) {
 // ---- networks ----
 
 // By hand: what each way sends within and between machines, and how many messages wait in turn.
-// `own` are comm.h's: direct messages in each level.
+// `own` are comm.c's: direct messages in each level.
 TEST(ways_between_machines) {
     const double in = 1e9 / 300e9, out = 1e9 / 25e9;
     const struct { PlanWay way; double n, messages, G; bool own; double seconds; } rows[] = {
@@ -147,7 +147,7 @@ TEST(ways_between_machines) {
     }
 }
 
-// The fastest of three, and comm.h's own: two levels on machines of a power of two, else directly.
+// The fastest of three, and comm.c's own: two levels on machines of a power of two, else directly.
 TEST(best_ways) {
     static const struct { double bytes, n, G, near; bool own; PlanWay best; } rows[] = {
         { 1e11, 32, 8, 300e9, false, PLAN_RING },        // 31 messages wait, but for little
@@ -227,7 +227,7 @@ TEST(data_sheets_are_found_by_the_drivers_name) {
     }
 }
 
-// Counted by hand, as in logits.h: GPT-2's four widths on an H100, other GPUs, fp32 (4 bytes).
+// Counted by hand, as in plan.c: GPT-2's four widths on an H100, other GPUs, fp32 (4 bytes).
 TEST(chunks_of_logits_fill_whole_waves) {
     static const struct { size_t N, V, C, bytes, rows; int multiprocessors; } known[] = {
         { 65536, 50304, 768, 2, 11264, 132 }, { 16384, 50304, 768, 2, 11264, 132 },

@@ -373,9 +373,10 @@ same warning "$(grep -c 'words.txt: is given twice' "$dir/stderr")" 1
 end text_with_odd_bytes_gets_a_warning
 
 # small: shards of 5000 tokens. blocks: texts are read 64 bytes at a time, and progress shows at once.
-build() { $cc -O0 -std=gnu11 -w "${@:2}" -o "$dir/$1" dev/data/prepare.c dev/data/tales.c -lm; }
+library "$dir/house.a" $cc -O0 -std=gnu11 -w -DPROGRESS_AFTER=0.0
+build() { $cc -O0 -std=gnu11 -w "${@:2}" -o "$dir/$1" dev/prepare.c "$dir/house.a" -lm; }
 if build small -DSHARD_TOKENS=5000 2> /dev/null &&
-        build blocks -DTEXT_BLOCK=64 -DPROGRESS_AFTER=0.0; then
+        build blocks -DTEXT_BLOCK=64; then
     prepare=$dir/small
     check "many shards" "$dir/small" tales --out "$dir/shards" --tokens 30000 --seed 7
     for shard in "$dir"/shards/*_00000[01].bin; do

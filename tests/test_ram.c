@@ -1,6 +1,6 @@
-// ram.h: the limits of control groups, read from a tree of files as Linux shows them.
-#define PROGRAM "test_ram"
-#include "../dev/base/ram.h"
+// memory.c: the limits of control groups, read from a tree of files as Linux shows them.
+#include <sys/stat.h>
+#include "../dev/base/memory.c"
 #include "files.h"
 #include "test.h"
 
@@ -41,4 +41,7 @@ TEST(memory_of_this_machine) {
     ram_check(1);
 }
 
-int main(void) { return run_tests(); }
+int main(void) {
+    *program_name() = "test_ram";
+    return run_tests();
+}

@@ -1,7 +1,7 @@
-// safetensors.h: what is written reads back to the bit, and no damaged file gets through.
+// safetensors.c: what is written reads back to the bit, and no damaged file gets through.
 #include <float.h>
 
-#include "../dev/files/safetensors.h"
+#include "../dev/files/safetensors.c"
 #include "files.h"
 #include "test.h"
 

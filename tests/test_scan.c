@@ -1,7 +1,7 @@
-// scan.h: documents between separators, and odd bytes, wherever a block of the file ends.
+// scan.c: documents between separators, and odd bytes, wherever a block of the file ends.
 #define SCAN_BLOCK 7u
-#include "../dev/base/error.h"
-#include "../dev/data/scan.h"
+#include "../dev/base/base.h"
+#include "../dev/data/scan.c"
 #include "test.h"
 
 // The documents of a text, each in brackets.

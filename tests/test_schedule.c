@@ -1,5 +1,5 @@
 // The learning rate, the periods and the length of a run.
-#include "../dev/train/schedule.h"
+#include "../dev/train/train.h"
 #include "test.h"
 
 enum { RULES = 4 };

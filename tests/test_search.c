@@ -1,5 +1,5 @@
-// dev/train/search.h against clusters that were measured, and against sums by hand.
-#include "../dev/train/search_show.h"
+// dev/plan/search.c against clusters that were measured, and against sums by hand.
+#include "../dev/plan/search.c"
 #include "test.h"
 
 #define NEAR(a, b, tolerance) \

@@ -104,7 +104,7 @@ def test_speedrun_refuses_patches():
     """To the loader, flags of the compiler, the evaluation; one that is large, or is none."""
     for number, (path, before, after) in enumerate([
             ("dataloader.h", "step_first", "step_last"), ("Makefile", "-O3", "-Ofast"),
-            ("dev/train/evaluate.h", "&r->val", "&r->train")]):
+            ("dev/train/evaluate.c", "&r->val", "&r->train")]):
         refused(f"changes {path}", patched, entry(f"cheat{number}", "./train_gpt2",
                                                  (path, before, after)))
     refused("at most 20000", verify.Entry, entry("heavy", "./train_gpt2",

@@ -46,10 +46,10 @@ enum { MAX_DEPTH = 128 };
 typedef struct {
     int taken[MAX_DEPTH], left[MAX_DEPTH];   // at choice i: which one, out of how many
     int depth;                               // choices in this tale
-} Path;
+} Walk;
 
 static int pick_on_path(Teller *t, const Choice *c, int total) {
-    Path *p = t->source;
+    Walk *p = t->source;
     int d = p->depth++, left = 0, chosen = -1;
     (void)total;
     for (int i = 0; d < MAX_DEPTH && i < c->n; i++)
@@ -58,7 +58,7 @@ static int pick_on_path(Teller *t, const Choice *c, int total) {
     return chosen;
 }
 
-static bool next_path(Path *p) {
+static bool next_path(Walk *p) {
     int d = p->depth - 1;
     while (d >= 0 && p->taken[d] + 1 == p->left[d]) d--;
     if (d < 0) return false;
@@ -79,7 +79,7 @@ static size_t enumerate(Told *all, size_t cap, const Grammar *g) {
     char text[TALE_MAX];
     double sum_p = 0, nats;
     size_t n = 0;
-    Path p = {0};
+    Walk p = {0};
     do {
         Teller t = teller(g, pick_on_path, &p, text);
         p.depth = 0;

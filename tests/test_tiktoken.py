@@ -8,6 +8,7 @@ tinyshakespeare.txt, STRINGS how many random strings are compared (default 10000
 about half a minute).
 """
 import ctypes
+import glob
 import json
 import os
 import random
@@ -121,7 +122,7 @@ def test_texts_equal_tiktoken():
 
 
 SHIM = """
-#include "dev/data/tokenizer.h"
+#include "dev/data/data.h"
 Tokenizer *shim_open(const char *path) {
     Error err;
     Tokenizer *t = (Tokenizer *)alloc_or_die(sizeof *t, "a tokenizer");
@@ -143,7 +144,9 @@ class Library:
         source, library = os.path.join(FOLDER, "shim.c"), os.path.join(FOLDER, "shim.so")
         with open(source, "w", encoding="utf-8") as file:
             file.write(SHIM)
-        subprocess.run([CC, "-std=gnu11", "-O2", "-w", "-shared", "-fPIC", "-I.", source, "-o",
+        rooms = [name for room in ("base", "files", "data", "model")
+                 for name in glob.glob(f"dev/{room}/*.c")]
+        subprocess.run([CC, "-std=gnu11", "-O2", "-w", "-shared", "-fPIC", "-I.", source, *rooms, "-o",
                         library, "-lm"], check=True)
         self.shim = ctypes.CDLL(library)
         self.shim.shim_open.restype = ctypes.c_void_p

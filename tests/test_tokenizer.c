@@ -1,8 +1,8 @@
 // The tokenizer: words, merges, training, and files of every kind. tests/test_tiktoken.py compares
 // all of these with the libraries, tests/fuzz/fuzz_tokenizer.c damages files; here is a row of each
 // kind, for machines without them.
-#define PROGRAM "test_tokenizer"
-#include "../dev/data/bpe_train.h"
+#include "../dev/data/bpe.c"
+#include "../dev/data/tokenizer.c"
 #include "../dev/base/rng.h"
 #include "files.h"
 #include "test.h"
@@ -365,4 +365,7 @@ TEST(files_by_name) {
     folder_remove(&d);
 }
 
-int main(void) { return run_tests(); }
+int main(void) {
+    *program_name() = "test_tokenizer";
+    return run_tests();
+}

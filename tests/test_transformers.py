@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Checkpoints against Hugging Face's transformers, in both directions.
 
-What checkpoint.h writes, from_pretrained opens without conversion, and the logits are those of
-dev/reference (in the fixtures, computed in float64). What save_pretrained writes, checkpoint.h
+What checkpoint.c writes, from_pretrained opens without conversion, and the logits are those of
+dev/reference (in the fixtures, computed in float64). What save_pretrained writes, checkpoint.c
 reads to the bit. Known to work: transformers 4.30.2 with PyTorch 1.13.
 
 Prints lines as the C tests do; skips where a library is missing.

@@ -1,8 +1,8 @@
-// What dev/ranks/zero.h shares out, on paper: every rank's part of every buffer, one process, no
+// What dev/ranks/zero.c shares out, on paper: every rank's part of every buffer, one process, no
 // messages. That trained together the parts give what one rank gives: tests/test_ranks.sh.
-#define PROGRAM "test_zero"
 #include <math.h>
-#include "../dev/ranks/zero.h"
+#include "../dev/ranks/tensor.c"
+#include "../dev/ranks/zero.c"
 #include "test.h"
 
 // One rank of several, as comm_open would say.
@@ -339,4 +339,7 @@ TEST(shares_make_up_the_model) {
         CHECK(part[i] == (float)(i / 12 * 24 + i % 12 / 4 * 8 + 4 + i % 4));
 }
 
-int main(void) { return run_tests(); }
+int main(void) {
+    *program_name() = "test_zero";
+    return run_tests();
+}

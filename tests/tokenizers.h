@@ -1,6 +1,6 @@
 // What tests of files that hold a tokenizer share.
 #pragma once
-#include "../dev/data/tokenizer.h"
+#include "../dev/data/data.h"
 
 static inline bool same_tokenizer(const Tokenizer *a, const Tokenizer *b) {
     return a->vocab_size == b->vocab_size && a->eot == b->eot && a->n_merges == b->n_merges

@@ -1,326 +1,310 @@
-// make ladder: a matrix product, C (M,N) = A (M,K) * B (K,N), from three plain loops to the
-// trainer's matmul_fast. One idea a rung. Each is checked against the first and timed, beside what
-// this machine can multiply and add on registers alone, measured in the same run.
+// The matrix product, fast: blocked and packed (Goto and van de Geijn 2008, "Anatomy of
+// High-Performance Matrix Multiplication"). dev/ladders/matmul.c climbs to it rung by rung: make
+// ladder.
 //
-//     build/ladder               checks, then times three products
-//     build/ladder M N K         checks, then times your own; 1000 1000 1000 is kinder to caches
-//     build/ladder check         only checks
+//     matmul_fast(c, ldc, rows_of(a, K), transpose_of(b, K), bias, M, N, K, WRITE);
 //
-// A multiply-add counts as two operations (FLOP). Cycles and caches in the comments are those of
-// Zen 4: 32 KB of level 1 and 1 MB of level 2 a core, a multiply-add of 16 floats a cycle.
-#define PROGRAM "ladder"
-#undef PRECISION_BF16                  // the last rung has a file of its own, matmul_bf16.c
-#include <math.h>
-#include "../base/clock.h"             // seconds_now
-#include "../base/error.h"             // die, alloc_or_die
-#include "../base/rng.h"               // rng_make, rng_uniform
-#include "matmul.h"                    // matmul_fast; MR, NR, KC, LANES, vec
-#include "ladder.h"                    // difference, peaks_measure, say_if_busy
+// c is (M,N), a (M,K), b (K,N): the I, J and K of matmul_plain in train_gpt2.c, by BLAS's names.
+//
+// A processor multiplies and adds much faster than it fetches, so the whole art is to use each
+// number many times once it has been fetched:
+//
+// - Registers. The innermost loop keeps a tile of C, MR rows by NR columns, in vector registers.
+//   Each step of k loads NR numbers of B and MR numbers of A, and does MR*NR multiply-adds.
+// - Level 1 and 2 cache. A panel of B, NR columns and KC deep (48 KB with AVX-512, where NR is 32;
+//   24 KB with AVX2), is multiplied by one panel of MR rows of A after the other. Meanwhile the
+//   next panel of B is fetched.
+// - Level 3 cache. MC rows of A, KC deep (3 MB), are used for every panel of B.
+//
+// Both are first copied ("packed") into the order in which the innermost loop reads them; but whole
+// panels of A are read where they are if its rows are floats side by side. A matrix comes with the
+// strides of its rows and columns, so packing also transposes, and one function serves the forward
+// pass and both gradients. Rows and columns that fill no whole panel are padded with zeros.
+//
+// The tile takes MR*2 + 3 vector registers of the machine's 32 (AVX-512, NEON) or 16 (AVX2, SSE).
+// Two vectors to a row of it and 16 sums in flight hide what a multiply-add takes; on AVX-512 a
+// tile of 14 rows is no faster, and 8 divides GPT-2's sizes: a batch's B*T rows and its channels
+// (but not its vocabulary of 50,257).
+#include "cpu.h"
+#include <assert.h>
+#include <stdalign.h>
 
-typedef void Multiply(float *c, const float *a, const float *b, size_t M, size_t N, size_t K);
-
-Multiply matmul_bf16;                  // in matmul_bf16.c
-
-// Compilers find vectors by themselves. The first three rungs, about other things, forbid it.
-#ifdef __clang__
-#define SCALAR
-#define SCALAR_LOOP _Pragma("clang loop vectorize(disable) interleave(disable)")
-#else
-#define SCALAR __attribute__((optimize("no-tree-loop-vectorize", "no-tree-slp-vectorize")))
-#define SCALAR_LOOP
+#ifdef __AVX512BF16__
+#include <immintrin.h>
 #endif
 
-// ---- the rungs ----
+enum { WIDEST = (int)MR > (int)NR ? (int)MR : (int)NR };
 
-// The definition. Two loads a multiply-add, and the one down a column of B brings in a line of 16
-// numbers to use one. Where rows of B are a multiple of 4 KB apart, all these lines compete for the
-// same few places of a cache, and are gone before the next column wants its share of them.
-SCALAR static void naive(float *c, const float *a, const float *b, size_t M, size_t N, size_t K) {
-    for (size_t i = 0; i < M; i++)
-        for (size_t j = 0; j < N; j++) {
-            float sum = 0.0f;
-            SCALAR_LOOP
-            for (size_t k = 0; k < K; k++) sum += a[i*K + k] * b[k*N + j];
-            c[i*N + j] = sum;
-        }
+// Vectors of floats; gcc and clang compile +, * and loads of them to single instructions.
+typedef float vec __attribute__((vector_size(4*LANES), aligned(4), may_alias));
+
+typedef float vec4 __attribute__((vector_size(16), aligned(4), may_alias));
+
+#ifdef PRECISION_BF16
+typedef Word wordvec __attribute__((vector_size(4*LANES), aligned(4), may_alias));
+
+static vec multiply_add(vec sum, Word a, wordvec b) {
+    wordvec pair = a - (wordvec){0};                 // a in every lane
+#ifdef __AVX512BF16__
+    // The one intrinsic here, for compilers do not find this instruction. It does twice the work:
+    // a step of GPT-2 124M at T=1024 takes 9.1 s instead of 16.7 (two cores of Zen 4).
+    return (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)pair, (__m512bh)b);
+#else
+    return sum + (vec)(pair << 16) * (vec)(b << 16)
+               + (vec)(pair & 0xFFFF0000u) * (vec)(b & 0xFFFF0000u);
+#endif
+}
+#else
+typedef vec wordvec;
+
+static vec multiply_add(vec sum, Word a, wordvec b) { return sum + a * b; }
+#endif
+
+#if defined(__clang__) || __GNUC__ >= 12
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+typedef int int4 __attribute__((vector_size(16)));
+
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (int4){ __VA_ARGS__ })
+#endif
+
+// dst (4,4) = the transpose of src (4,4), in registers: eight shuffles, where one by one it would
+// take 16 loads and 16 stores.
+static void transpose4(float *dst, size_t ld_dst, const float *src, size_t ld_src) {
+    vec4 r0 = *(const vec4 *)src, r1 = *(const vec4 *)(src + ld_src);
+    vec4 r2 = *(const vec4 *)(src + 2*ld_src), r3 = *(const vec4 *)(src + 3*ld_src);
+    vec4 lo01 = SHUFFLE(r0, r1, 0, 4, 1, 5), hi01 = SHUFFLE(r0, r1, 2, 6, 3, 7);
+    vec4 lo23 = SHUFFLE(r2, r3, 0, 4, 1, 5), hi23 = SHUFFLE(r2, r3, 2, 6, 3, 7);
+    *(vec4 *)dst = SHUFFLE(lo01, lo23, 0, 1, 4, 5);
+    *(vec4 *)(dst + ld_dst) = SHUFFLE(lo01, lo23, 2, 3, 6, 7);
+    *(vec4 *)(dst + 2*ld_dst) = SHUFFLE(hi01, hi23, 0, 1, 4, 5);
+    *(vec4 *)(dst + 3*ld_dst) = SHUFFLE(hi01, hi23, 2, 3, 6, 7);
 }
 
-// c (cols) += a (depth) * b (depth,cols): a part of a row of C, from a part of B.
-SCALAR static void add_to_row(float *c, const float *a, const float *b, size_t ldb,
-                              size_t cols, size_t depth) {
-    for (size_t k = 0; k < depth; k++) {
-        float x = a[k];
-        SCALAR_LOOP
-        for (size_t j = 0; j < cols; j++) c[j] += x * b[k*ldb + j];
+// dst[k][i] = element k of line i, for `lines` lines of K elements; zeros up to width.
+//   line, step: the distance from a line to the next, and from an element to the next
+static inline __attribute__((always_inline))
+void pack_floats(float *dst, int width, const float *src, size_t line, size_t step,
+                 int lines, int K) {
+    if (lines < width) memset(dst, 0, (size_t)K*width * sizeof *dst);
+    if (line == 1 && lines == width) {
+        for (int k = 0; k < K; k++) memcpy(dst + k*width, src + k*step, width * sizeof *dst);
+        return;
     }
-}
-
-// Loop order: k before j. B and C are now read along their rows: every number of a line is used,
-// and the processor sees what comes next and fetches it ahead. Nor does a sum wait the four cycles
-// for the one before it: neighbours in the loop belong to different elements of C. Two loads and a
-// store a multiply-add, about one cycle: ten times the speed.
-static void loop_order(float *c, const float *a, const float *b, size_t M, size_t N, size_t K) {
-    memset(c, 0, M*N * sizeof *c);
-    for (size_t i = 0; i < M; i++) add_to_row(c + i*N, a + i*K, b, N, N, K);
-}
-
-// Tiling: a tile of B, 128 KB, stays in level 2 while all rows of A meet it. Until now each row of
-// A took the whole of B past the processor, 4 bytes a multiply-add. Level 3 delivers that at one a
-// cycle: nothing is gained as long as B fits there. Memory does not, which shows where B is large.
-// The next rung is several times as hungry, and would be a third as fast there without tiles.
-enum { TILE_K = 64, TILE_N = 512 };
-
-static void tiling(float *c, const float *a, const float *b, size_t M, size_t N, size_t K) {
-    memset(c, 0, M*N * sizeof *c);
-    for (size_t k = 0; k < K; k += TILE_K)
-        for (size_t j = 0; j < N; j += TILE_N)
-            for (size_t i = 0; i < M; i++)
-                add_to_row(c + i*N + j, a + i*K + k, b + k*N + j, N,
-                           min_size(TILE_N, N - j), min_size(TILE_K, K - k));
-}
-
-// add_to_row with LANES numbers an instruction; vec is that of matmul.h: 16 floats, 8 or 4.
-static void add_to_row_vectors(float *c, const float *a, const float *b, size_t ldb,
-                               size_t cols, size_t depth) {
-    for (size_t k = 0; k < depth; k++) {
-        float x = a[k];
-        const float *row = b + k*ldb;
-        size_t j = 0;
-        for (; j + LANES <= cols; j += LANES) *(vec *)(c + j) += x * *(const vec *)(row + j);
-        for (; j < cols; j++) c[j] += x * row[j];
+    int i = 0, k4 = step == 1 ? K / 4 * 4 : 0;
+    for (; i + 4 <= lines; i += 4) {
+        for (int k = 0; k < k4; k += 4)
+            transpose4(dst + k*width + i, width, src + i*line + k, line);
+        for (int k = k4; k < K; k++)
+            for (int l = i; l < i + 4; l++) dst[k*width + l] = src[l*line + k*step];
     }
+    for (; i < lines; i++)
+        for (int k = 0; k < K; k++) dst[k*width + i] = src[i*line + k*step];
 }
 
-// Vectorized: the same tiles, LANES multiply-adds an instruction. Not LANES times as fast: the two
-// loads and the store that each still needs keep level 1 busy for two to three cycles.
-static void vectorized(float *c, const float *a, const float *b, size_t M, size_t N, size_t K) {
-    memset(c, 0, M*N * sizeof *c);
-    for (size_t k = 0; k < K; k += TILE_K)
-        for (size_t j = 0; j < N; j += TILE_N)
-            for (size_t i = 0; i < M; i++)
-                add_to_row_vectors(c + i*N + j, a + i*K + k, b + k*N + j, N,
-                                   min_size(TILE_N, N - j), min_size(TILE_K, K - k));
+#ifdef PRECISION_BF16
+// A float's bits rounded to the nearest number whose lower half is zero; not-a-number stays that.
+static uint32_t bf16_round(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    uint32_t rounded = bits + 0x7FFF + (bits >> 16 & 1);        // ties go to the even one
+    return (bits & 0x7FFFFFFF) > 0x7F800000 ? 0x7FC00000 : rounded & 0xFFFF0000;
+}
+#endif
+
+// The panel of Words that tile_multiply reads: pack_floats, and in a bf16 build rounding.
+static inline __attribute__((always_inline))
+void pack_panel(Word *dst, int width, Mat m, bool by_columns, int lines, int K) {
+    size_t line = by_columns ? m.col : m.row, step = by_columns ? m.row : m.col;
+#ifdef PRECISION_BF16
+    alignas(64) float plain[(KC + 1)*WIDEST];
+    float *floats = plain;
+    memset(floats + K*width, 0, width * sizeof *floats);         // an odd K's other half
+#else
+    float *floats = dst;
+#endif
+    pack_floats(floats, width, m.data, line, step, lines, K);
+#ifdef PRECISION_BF16
+    for (int k = 0; k < K; k += 2, dst += width, floats += 2*width)
+        for (int i = 0; i < width; i++)
+            dst[i] = bf16_round(floats[i]) >> 16 | bf16_round(floats[width + i]);
+#endif
 }
 
-// c (MR,NR) += a (MR,depth) * b (depth,NR), parts of matrices whose rows are ldc, lda, ldb apart.
-static inline void add_to_tile(float *c, size_t ldc, const float *a, size_t lda,
-                               const float *b, size_t ldb, size_t depth) {
+typedef struct { const Word *data; size_t ld; } Panel;   // MR rows of A; ld 0: packed (K,MR)
+
+// The hot loop: a whole tile, c = start + a*b, MR rows by 1 or 2 vectors. Element k of a's row i is
+// a[i*row + k*step]; b is a packed panel (K,NR). On Zen 4 it reaches 89% of what the processor does
+// on registers alone.
+static inline __attribute__((always_inline))   // so that vectors, and row or step, are constants
+void tile_multiply(float *c, size_t ldc, const float *start, size_t ld_start, const Word *a,
+                   size_t row, size_t step, const Word *b, int K, int vectors) {
     vec sum[MR][2] = {0};
-    for (size_t k = 0; k < depth; k++) {
-        vec b0 = *(const vec *)(b + k*ldb), b1 = *(const vec *)(b + k*ldb + LANES);
+    for (int i = 0; i < MR; i++) {       // c is fetched while the products are formed
+        __builtin_prefetch(c + i*ldc, 1);
+        __builtin_prefetch(c + i*ldc + vectors*LANES - 1, 1);
+    }
+    for (int k = 0; k < K; k += STEP, a += step, b += NR) {
+        wordvec b0 = *(const wordvec *)b, b1 = *(const wordvec *)(b + LANES);
         for (int i = 0; i < MR; i++) {
-            sum[i][0] += a[i*lda + k] * b0;
-            sum[i][1] += a[i*lda + k] * b1;
+            sum[i][0] = multiply_add(sum[i][0], a[i*row], b0);
+            if (vectors == 2) sum[i][1] = multiply_add(sum[i][1], a[i*row], b1);
         }
     }
     #pragma GCC unroll 16                // or the sums would take a detour through memory
-    for (int i = 0; i < MR; i++) {
-        *(vec *)(c + i*ldc) += sum[i][0];
-        *(vec *)(c + i*ldc + LANES) += sum[i][1];
-    }
+    for (int i = 0; i < MR; i++)
+        for (int j = 0; j < vectors; j++)
+            *(vec *)(c + i*ldc + j*LANES)
+                = *(const vec *)(start + i*ld_start + j*LANES) + sum[i][j];
 }
 
-// Register-blocked: a tile of C, MR rows of two vectors, stays in registers for KC steps of k: 16
-// sums, 2 vectors of B and 1 number of A take 19 registers of AVX-512's 32. A step loads 2 vectors
-// and MR numbers for 2*MR multiply-adds, 0.6 loads to each, and stores nothing: now the
-// multiply-adds are the limit. Rows and columns that fill no tile go the way of the rung before.
-static void register_blocked(float *c, const float *a, const float *b,
-                             size_t M, size_t N, size_t K) {
-    size_t rows = M/MR*MR, cols = N/NR*NR;
-    memset(c, 0, M*N * sizeof *c);
-    for (size_t k = 0; k < K; k += KC) {
-        size_t depth = min_size(KC, K - k);
-        for (size_t j = 0; j < cols; j += NR)
-            for (size_t i = 0; i < rows; i += MR)
-                add_to_tile(c + i*N + j, N, a + i*K + k, K, b + k*N + j, N, depth);
-        for (size_t i = 0; i < M; i++) {
-            size_t done = i < rows ? cols : 0;
-            add_to_row_vectors(c + i*N + done, a + i*K + k, b + k*N + done, N, N - done, depth);
+static const float zeros[NR];            // where a sum with no bias starts
+
+// A tile of C: bias + a*b, or c += a*b if bias is NULL. One at the edge goes through a whole one on
+// the side. Not inlined: its callers' values would not fit in registers (3% more instructions).
+static __attribute__((noinline))
+void tile(float *c, size_t ldc, const float *bias, Panel a, const Word *b, int K, int rows,
+          int cols) {
+    const float *start = bias ? bias : c;
+    size_t ld_start = bias ? 0 : ldc;
+    if (rows < MR || cols % LANES != 0) {
+        float whole[MR*NR] = {0};
+        size_t bytes = cols * sizeof *whole;
+        for (int i = 0; i < rows; i++) memcpy(whole + i*NR, start + i*ld_start, bytes);
+        tile(whole, NR, NULL, a, b, K, MR, cols <= LANES ? LANES : NR);
+        for (int i = 0; i < rows; i++) memcpy(c + i*ldc, whole + i*NR, bytes);
+        return;
+    }
+    bool narrow = cols == LANES;         // a small model's head
+    if (a.ld && !narrow) tile_multiply(c, ldc, start, ld_start, a.data, a.ld, 1, b, K, 2);
+    else if (!narrow) tile_multiply(c, ldc, start, ld_start, a.data, 1, MR, b, K, 2);
+    else if (a.ld) tile_multiply(c, ldc, start, ld_start, a.data, a.ld, 1, b, K, 1);
+    else tile_multiply(c, ldc, start, ld_start, a.data, 1, MR, b, K, 1);
+}
+
+void matvec(float *c, const float *x, Mat b, const float *bias, size_t begin, size_t end,
+            size_t K) {
+    for (size_t j = begin; j < end; j++) c[j] = bias ? bias[j] : 0.0f;
+    if (b.col == 1) {
+        size_t k = 0;
+        for (; k + 4 <= K; k += 4) {          // four rows at a time: four streams from memory
+            const float *r0 = b.data + k*b.row, *r1 = r0 + b.row;
+            const float *r2 = r1 + b.row, *r3 = r2 + b.row;
+            #pragma omp simd
+            for (size_t j = begin; j < end; j++)
+                c[j] += x[k]*r0[j] + x[k + 1]*r1[j] + x[k + 2]*r2[j] + x[k + 3]*r3[j];
         }
-    }
-}
-
-// Packed: the trainer's matmul_fast, on one thread. Its innermost loop is that of the rung before,
-// on copies of A and B in which each number lies beside the one that is wanted next. So no lines
-// compete for a place in level 1 or straddle two vectors, few pages of memory have to be looked
-// up, and the next panel of B is fetched ahead. M*K + K*N copies pay for M*N*K multiply-adds.
-//
-// Parallel: the same on all threads, which share the packed A and take panels of B in turn.
-//
-// bf16: the trainer's other build, on all threads. Packing rounds to 16 bits, half the bytes, and
-// one instruction does two multiply-adds where it did one; sums stay in fp32.
-static void packed(float *c, const float *a, const float *b, size_t M, size_t N, size_t K) {
-    matmul_fast(c, N, rows_of(a, K), rows_of(b, N), NULL, M, N, K, WRITE);
-}
-
-typedef struct {
-    const char *name, *idea;           // what it changes, in one line
-    Multiply *multiply;
-    bool slow, all_threads;
-} Rung;
-
-static const Rung rungs[] = {
-    { "naive", "three loops, as the formula has them: down a column of B, a row apart each time",
-      naive, true, false },
-    { "loop order", "the same loops, the last two changed about: along a row of B",
-      loop_order, true, false },
-    { "tiling", "a block of B small enough for a cache, used by all rows of A before the next",
-      tiling, true, false },
-    { "vectorized", "the same, with one instruction for as many columns as a vector holds",
-      vectorized, false, false },
-    { "register-blocked", "a tile of C stays in registers while k runs: a load serves a whole row",
-      register_blocked, false, false },
-    { "packed", "blocks of A and B copied into the order in which the tile reads them",
-      packed, false, false },
-    { "parallel", "the same on all threads: a strip of C each", packed, false, true },
-    { "bf16", "factors of 16 bits, sums of 32: two multiply-adds where there was one",
-      matmul_bf16, false, true },
-};
-enum { RUNGS = sizeof rungs / sizeof *rungs };
-
-// ---- checking and timing ----
-
-typedef struct {
-    size_t M, N, K;
-    size_t rows;                       // of the first rung's result, to which others are compared
-    float *a, *b, *c, *expected;       // (M,K) (K,N) (M,N) (rows,N)
-} Product;
-
-static float *random_matrix(size_t n, uint64_t stream) {
-    float *x = alloc_or_die(n * sizeof *x, "a matrix");
-    Rng rng = rng_make(1, stream);
-    for (size_t i = 0; i < n; i++) x[i] = 2.0f * (float)rng_uniform(&rng) - 1.0f;
-    return x;
-}
-
-// Slow rungs multiply only the first rows of A, as many as make 2^28 multiply-adds: a row costs the
-// same however many there are.
-static Product product_init(size_t M, size_t N, size_t K) {
-    size_t rows = min_size(M, ((size_t)1 << 28) / (N*K) + 1);
-    float *a = random_matrix(M*K, 1), *b = random_matrix(K*N, 2);
-    float *c = alloc_or_die(M*N * sizeof *c, "C");
-    float *expected = alloc_or_die(rows*N * sizeof *expected, "the first rung's C");
-    return (Product){ M, N, K, rows, a, b, c, expected };
-}
-
-static void product_free(Product *p) {
-    free(p->a);
-    free(p->b);
-    free(p->c);
-    free(p->expected);
-}
-
-// FLOP/s of the fastest of several runs. Before each, C is full of not-a-number: a rung that adds
-// to what it finds, or leaves an element out, is found out.
-static double rung_run(const Rung *r, Product *p, int threads, double seconds_at_least) {
-    double best = INFINITY, total = 0.0;
-    size_t rows = r->slow ? p->rows : p->M;
-    threads_set(r->all_threads ? threads : 1);
-    while (total <= seconds_at_least) {
-        for (size_t i = 0; i < p->M * p->N; i++) p->c[i] = NAN;
-        double start = seconds_now();
-        r->multiply(p->c, p->a, p->b, rows, p->N, p->K);
-        double seconds = seconds_now() - start;
-        best = fmin(best, seconds);
-        total += seconds;
-    }
-    threads_set(threads);
-    return 2.0 * (double)(rows * p->N * p->K) / best;
-}
-
-// What rounding alone may come to. Each of K additions is off by up to 2^-24 of the sum so far; at
-// random that adds up to about 2^-25 * sqrt(K) of the result; four times as much may pass. bf16
-// keeps 8 bits of each factor: off by 2^-8 at most, and for evenly spread factors a product is off
-// by 2^-7/sqrt(14) = 0.0021; cutting bits off in place of rounding would double that. A term of K
-// left out makes 1/sqrt(K), an element of C 1/sqrt(rows*N).
-static double rung_tolerance(const Rung *r, size_t K) {
-    return r->multiply == matmul_bf16 ? 0.003 : 0x1p-23 * sqrt((double)K);
-}
-
-// ||C - expected|| / ||expected|| after a run of r; the first rung's result is what is expected.
-// Ends the program if that is more than rounding.
-static double rung_check(const Rung *r, Product *p) {
-    size_t n = p->rows * p->N;
-    double tolerance = rung_tolerance(r, p->K);
-    if (r == rungs) memcpy(p->expected, p->c, n * sizeof *p->c);
-    double error = difference(p->c, p->expected, 1, n, n);
-    if (!(error <= tolerance))                   // not-a-number is an error, too
-        die("%s: (%zu,%zu) * (%zu,%zu) is off by %.2g of its norm, and rounding by at most %.2g",
-            r->name, p->M, p->K, p->K, p->N, error, tolerance);
-    return error;
-}
-
-// Sizes that nothing divides, less than a tile in registers and more than a block of the trainer
-// (MC = 2048 rows; KC = 384 deep, 768 in bf16), a single row among them.
-static void check(int threads) {
-    static const size_t sizes[][3] = {           // M, N, K
-        { 1, 53, 67 }, { 3, 5, 211 }, { 37, 41, 7 }, { 127, 521, 131 }, { 61, 67, 787 },
-        { 2053, 37, 397 },
-    };
-    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
-        Product p = product_init(sizes[s][0], sizes[s][1], sizes[s][2]);
-        for (int r = 0; r < RUNGS; r++) {
-            rung_run(&rungs[r], &p, threads, 0.0);
-            rung_check(&rungs[r], &p);
-        }
-        product_free(&p);
-    }
-    printf("%d rungs agree, also in sizes that nothing divides\n", RUNGS);
-}
-
-static void ideas(void) {
-    printf("\n");
-    for (int i = 0; i < RUNGS; i++) printf("%d. %s: %s\n", i + 1, rungs[i].name, rungs[i].idea);
-    printf("\n"
-           "GFLOP/s        billion multiplications and additions a second\n"
-           "%% of a core    of what one core can do on registers alone; rungs of one thread\n"
-           "%% of peak      of what all threads can do on registers alone\n"
-           "x rung before  how many times as fast as the line above\n"
-           "error          how far C is from the first rung's, as a part of its norm: rounding\n");
-}
-
-static void table(size_t M, size_t N, size_t K, int threads) {
-    Product p = product_init(M, N, K);
-    Peaks peaks = peaks_measure(threads);
-    double before = 0.0, highest = 0.0;
-    printf("\n(%zu,%zu) * (%zu,%zu); B takes %.0f MB\n", M, K, K, N, 4e-6 * (double)(K*N));
-    peaks_print(peaks);
-    printf("%-16s %9s %12s %12s %14s %8s\n", "rung", "GFLOP/s", "% of a core", "% of peak",
-           "x rung before", "error");
-    for (int i = 0; i < RUNGS; i++) {
-        const Rung *r = &rungs[i];
-        double flops = rung_run(r, &p, threads, 0.3), error = rung_check(r, &p);
-        double peak = r->multiply == matmul_bf16 && peaks.all_bf16 > 0.0 ? peaks.all_bf16
-                                                                         : peaks.all;
-        char of_core[16] = "", gain[16] = "";
-        if (!r->all_threads) snprintf(of_core, sizeof of_core, "%.1f", 100.0 * flops / peaks.core);
-        if (i > 0) snprintf(gain, sizeof gain, "%.2f", flops / before);
-        printf("%-16s %9.1f %12s %12.1f %14s %8.1g\n", r->name, flops / 1e9, of_core,
-               100.0 * flops / peak, gain, error);
-        highest = fmax(highest, flops / (r->all_threads ? peak : peaks.core));
-        before = flops;
-    }
-    say_if_busy(peaks, highest);
-    product_free(&p);
-}
-
-int main(int argc, char **argv) {
-    int threads = thread_count(), own[3] = {0};
-    ladder_arguments(argc, argv, "ladder, ladder M N K, or ladder check", 100000, own);
-    check(threads);
-    if (argc == 2) return 0;
-    ideas();
-    if (argc == 4) {
-        table(own[0], own[1], own[2], threads);
+        for (; k < K; k++)
+            for (size_t j = begin; j < end; j++) c[j] += x[k] * b.data[k*b.row + j];
     } else {
-        table(1024, 1024, 1024, threads);
-        table(1024, 3072, 768, threads);         // GPT-2 124M: the first matrix of an MLP
-        table(512, 50257, 768, threads);         // ... the classifier
+        assert(b.row == 1);
+        for (size_t j = begin; j < end; j++) {
+            const float *column = b.data + j*b.col;
+            float sum = 0.0f;
+            #pragma omp simd reduction(+:sum)
+            for (size_t k = 0; k < K; k++) sum += x[k] * column[k];
+            c[j] += sum;
+        }
     }
-#ifndef __AVX512BF16__
-    printf("\nbf16 is slow: this processor, or this build, has no instruction for it.\n");
-#endif
-    printf("\nNext: lesson 12 has the reason of each rung, dev/cpu/matmul.c the code; "
-           "`make ladder OP=attention-cpu`.\n");
-    return 0;
+}
+
+// Fetches what pack_panel will read next, part `i` of `parts` of it, by lines of 16 floats.
+static void prefetch_panel(Mat b, size_t lines, size_t K, size_t i, size_t parts) {
+    size_t runs = b.col == 1 ? K : lines, length = b.col == 1 ? lines : K;
+    size_t ld = b.col == 1 ? b.row : b.col;
+    for (size_t r = runs * i / parts; r < runs * (i + 1) / parts; r++)
+        for (size_t n = 0; n < length; n += 16) __builtin_prefetch(b.data + r*ld + n, 0, 2);
+}
+
+static Mat part_of(Mat m, size_t i, size_t j) {
+    m.data += i*m.row + j*m.col;
+    return m;
+}
+
+void matmul_fast(float *c, size_t ldc, Mat a, Mat b, const float *bias, size_t M, size_t N,
+                 size_t K, Mode mode) {
+    if (M == 1 && a.col == 1 && mode == WRITE) {
+        int strips = thread_count();
+        #pragma omp parallel for
+        for (int s = 0; s < strips; s++)
+            matvec(c, a.data, b, bias, strip_begin((int)N, s, strips),
+                   strip_begin((int)N, s + 1, strips), K);
+        return;
+    }
+    // Shared by all threads. Static: 3 MB may overflow a thread's stack. So only one thread may
+    // call matmul_fast, outside of parallel loops, which is how a model runs.
+    static alignas(64) Word a_packed[MATMUL_STATIC_BYTES / sizeof(Word)];
+    // A thread takes a strip of rows if there are more rows than columns, else a panel of columns.
+    size_t strips = M > N ? (size_t)thread_count() : 1, per_strip = strips > 1 ? N : NR;
+    #pragma omp parallel if (M*N*K > 1 << 17)
+    for (size_t i0 = 0; i0 < M; i0 += MC)
+    for (size_t k0 = 0; k0 == 0 || k0 < K; k0 += KC) {       // with K = 0: c = bias, or 0
+        alignas(64) Word b_packed[NR*KC/STEP];
+        size_t mc = min_size(MC, M - i0), in_place = STEP == 1 && a.col == 1 ? mc/MR*MR : 0;
+        size_t panels = (mc + MR - 1) / MR;
+        int kc = (int)min_size(KC, K - k0);
+        if (i0 + k0 > 0) {
+            #pragma omp barrier          // the block before has been read from A and added to C
+        }
+        #pragma omp for nowait
+        for (size_t i = in_place; i < mc; i += MR)
+            pack_panel(a_packed + i*KC/STEP, MR, part_of(a, i0 + i, k0), false,
+                       (int)min_size(MR, mc - i), kc);
+        if (in_place < mc) {
+            #pragma omp barrier          // all of A that is packed has been before it is read
+        }
+        #pragma omp for schedule(guided) collapse(2) nowait  // who falls behind gets fewer
+        for (size_t s = 0; s < strips; s++)
+        for (size_t j0 = 0; j0 < N; j0 += per_strip)
+        for (size_t j = j0; j < min_size(N, j0 + per_strip); j += NR) {
+            size_t cols = min_size(NR, N - j), next = min_size(NR, N - j - cols);
+            size_t end = min_size(mc, panels * (s + 1) / strips * MR);
+            Mat panel = part_of(b, k0, j);
+            pack_panel(b_packed, NR, panel, true, (int)cols, kc);
+            for (size_t i = panels * s / strips * MR; i < end; i += MR) {
+                prefetch_panel(part_of(panel, 0, NR), next, kc, i / MR, panels);
+                tile(c + (i0 + i)*ldc + j, ldc,
+                     k0 > 0 || mode == ADD ? NULL : bias ? bias + j : zeros,
+                     i < in_place ? (Panel){ (const Word *)part_of(a, i0 + i, k0).data, a.row }
+                                  : (Panel){ a_packed + i*KC/STEP, 0 },
+                     b_packed, kc, (int)min_size(MR, mc - i), (int)cols);
+            }
+        }
+    }
+}
+
+// ---- the same for the small products inside attention, where each thread has its own head ----
+
+size_t packed_size(size_t K, size_t N) {
+    return (K + STEP - 1)/STEP * ((N + NR - 1)/NR*NR);
+}
+
+void pack_whole(Word *dst, Mat b, size_t K, size_t N) {
+    for (size_t j = 0; j < N; j += NR)
+        for (size_t k0 = 0; k0 < K; k0 += KC)
+            pack_panel(dst + j*((K + STEP - 1)/STEP) + k0*NR/STEP, NR, part_of(b, k0, j), true,
+                       (int)min_size(NR, N - j), (int)min_size(KC, K - k0));
+}
+
+void matmul_packed(float *c, size_t ldc, Mat a, const Word *b, size_t depth, size_t M, size_t N,
+                   size_t K, Mode mode) {
+    enum { ROWS = 8*MR };
+    alignas(64) Word a_packed[ROWS*KC/STEP];
+    size_t panel = (depth + STEP - 1)/STEP;              // Words in a column of it
+    for (size_t i0 = 0; i0 < M; i0 += ROWS)
+    for (size_t k0 = 0; k0 < K; k0 += KC) {
+        size_t mc = min_size(ROWS, M - i0), in_place = STEP == 1 && a.col == 1 ? mc/MR*MR : 0;
+        int kc = (int)min_size(KC, K - k0);
+        for (size_t i = in_place; i < mc; i += MR)
+            pack_panel(a_packed + i*KC/STEP, MR, part_of(a, i0 + i, k0), false,
+                       (int)min_size(MR, mc - i), kc);
+        for (size_t j = 0; j < N; j += NR)
+        for (size_t i = 0; i < mc; i += MR) {
+            tile(c + (i0 + i)*ldc + j, ldc, k0 > 0 || mode == ADD ? NULL : zeros,
+                 i < in_place ? (Panel){ (const Word *)part_of(a, i0 + i, k0).data, a.row }
+                              : (Panel){ a_packed + i*KC/STEP, 0 },
+                 b + j*panel + k0*NR/STEP, kc,
+                 (int)min_size(MR, mc - i), (int)min_size(NR, N - j));
+        }
+    }
 }

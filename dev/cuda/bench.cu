@@ -20,9 +20,7 @@
 // what the launcher before has just written: so the sum can be longer than the step.
 //
 // All of it is written to bench_cuda.json as well. Times are medians.
-#define PROGRAM "bench_cuda"           // what die() says, whatever train_gpt2.cu calls itself
-#include "../base/error.h"
-#undef PROGRAM
+#include "../base/base.h"
 #define main train_gpt2_main
 #include "../../train_gpt2.cu"
 #undef main
@@ -626,6 +624,7 @@ static void draw_tokens(Bench *b) {
 
 int main(int argc, char **argv) {
     static Bench b;
+    *program_name() = "bench_cuda";
     parse(&b, argc, argv);
     if (b.only_bytes) {
         for (int i = 0; i < b.n_batches; i++) show_bytes(&b.c, b.batches[i], b.T);

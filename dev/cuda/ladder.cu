@@ -8,9 +8,7 @@
 // and a function `climb` that makes the data of one shape and calls ladder_climb. In the emulator a
 // row of the table is what the rung asks of a GPU, counted as `make profile` does. On a GPU it is
 // the rung's time, and the share of the limit that it reaches.
-#define PROGRAM "ladder"
-#include "../base/error.h"             // die
-#undef PROGRAM
+#include "../base/base.h"
 #define main static train_gpt2_main    // not called: what it alone needs is not compiled
 #include "../../train_gpt2.cu"         // real, load, store, warp_sum, ...; and the last rungs
 #undef main
@@ -287,6 +285,7 @@ static int ladder_main(int argc, char **argv, const Shape (&small)[SMALL], Shape
     static Ladder l;
     static Comm alone;
     static TrainOptions options;
+    *program_name() = "ladder";
     if (argc > 2 || (argc == 2 && strcmp(argv[1], "check") != 0))
         die("usage: %s, or %s check", argv[0], argv[0]);
     alone.size = alone.local_size = 1;

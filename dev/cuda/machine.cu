@@ -1,4 +1,4 @@
-// The machine of train_gpt2.cu, as dev/train/model.h asks for it: the GPU found, opened and shown,
+// The machine of train_gpt2.cu, as dev/train/train.h asks for it: the GPU found, opened and shown,
 // its peak measured, its memory counted. Part of train_gpt2.cu, which includes it at its end.
 
 // ---- which GPU ----
@@ -74,7 +74,7 @@ static void gpu_find(Gpu *g, const Comm *c) {
 }
 
 // The GPU of this rank of `comm`, which has found the other ranks already, and joins their GPUs.
-static void machine_open(Machine *g, const TrainOptions *o, Comm *comm) {
+void machine_open(Machine *g, const TrainOptions *o, Comm *comm) {
     memset(g, 0, sizeof *g);
     if (o->tf32 && sizeof(real) < sizeof(float))
         die("--tf32: this program multiplies in " PRECISION "; make train_gpt2cu PRECISION=fp32 "
@@ -97,9 +97,9 @@ static void machine_open(Machine *g, const TrainOptions *o, Comm *comm) {
     comm_open_gpu(comm, g->stream);
 }
 
-static const char *machine_precision(void) { return PRECISION; }
+const char *machine_precision(void) { return PRECISION; }
 
-static void machine_close(Machine *g) {
+void machine_close(Machine *g) {
     if (!g->blas) return;                        // a plan for other GPUs has opened none
     for (int i = 0; i < g->n_products && i < MAX_PRODUCTS; i++) product_free(&g->products[i]);
     free(g->products);
@@ -111,7 +111,7 @@ static void machine_close(Machine *g) {
 
 // What a model may take: all that is free, less what others allocate later. The driver loads a
 // kernel when it is first used, and NCCL connects two ranks when they first talk to each other.
-static double machine_free_memory(const Machine *g) {
+double machine_free_memory(const Machine *g) {
     const double FOR_DRIVER = 512 << 20, FOR_NCCL = 512 << 20;
     size_t free_bytes, total;
     CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total));
@@ -159,7 +159,7 @@ static double matmul_peak_flops(Gpu *g) {
     return 2.0 * (double)n * (double)n * (double)n / seconds;
 }
 
-static double machine_peak_flops(Machine *g) {
+double machine_peak_flops(Machine *g) {
     if (g->peak_flops == 0.0) g->peak_flops = matmul_peak_flops(g);
     return g->peak_flops;
 }
@@ -216,14 +216,14 @@ static void memory_die(Memory *mem, const ModelSpec *spec, double room) {
         megabytes(room), first, second);
 }
 
-static int machine_multiprocessors(const Machine *g) { return g->properties.multiProcessorCount; }
+int machine_multiprocessors(const Machine *g) { return g->properties.multiProcessorCount; }
 
-static double machine_datasheet_flops(const Machine *g) {
+double machine_datasheet_flops(const Machine *g) {
     return sizeof(real) < sizeof(float) ? plan_datasheet_flops(g->properties.name) : NAN;
 }
 
 // The GPU, its memory, and what the other way to recompute would take.
-static void machine_show(const Machine *g, const Model *m) {
+void machine_show(const Machine *g, const Model *m) {
     const cudaDeviceProp *p = &g->properties;
     double keeping = (double)model_bytes(m->spec, m->spec.B, RECOMPUTE_NONE);
     double recomputing = (double)model_bytes(m->spec, m->spec.B, RECOMPUTE_BLOCK);

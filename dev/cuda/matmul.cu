@@ -1,4 +1,4 @@
-// A matrix product, C (M,N) = A (M,K) * B (K,N), rung by rung: dev/cpu/matmul.c for a GPU.
+// A matrix product, C (M,N) = A (M,K) * B (K,N), rung by rung: dev/ladders/matmul.c for a GPU.
 //
 //     make ladder OP=matmul
 //

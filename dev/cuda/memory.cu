@@ -102,7 +102,7 @@ static void model_carve_backward(Model *m, Memory *mem) {
     if (ranks > 1) carve(&m->all_totals, mem, MEM_REST, ranks);
 }
 
-// Lays everything out; with mem->base NULL it only counts (dev/base/memory.h).
+// Lays everything out; with mem->base NULL it only counts (dev/base/memory.c).
 static void model_carve(Model *m, Memory *mem) {
     zero_carve_params(&m->zero, mem);
     if (m->spec.use == TRAIN) zero_carve_training(&m->zero, mem);
@@ -144,7 +144,7 @@ static void tables_free(Model *m) {
     free(m->dw.block);
 }
 
-static void model_count(Memory *mem, const ModelSpec *spec) {
+void model_count(Memory *mem, const ModelSpec *spec) {
     Model m;
     model_check(&spec->c);
     model_begin(&m, spec);
@@ -179,7 +179,7 @@ static void model_init_host(Model *m) {
 
 static void memory_die(Memory *mem, const ModelSpec *spec, double room);
 
-static void model_init(Model *m, const ModelSpec *spec, Machine *machine) {
+void model_init(Model *m, const ModelSpec *spec, Machine *machine) {
     const Config *c = &spec->c;
     double reals = (double)spec->B * spec->T * c->L * 16.0 * c->C;    // about; size_t could wrap
     double room = machine_free_memory(machine);
@@ -202,7 +202,7 @@ static void model_init(Model *m, const ModelSpec *spec, Machine *machine) {
     model_init_host(m);
 }
 
-static void model_free(Model *m) {
+void model_free(Model *m) {
     if (!m->gpu) return;
     zero_close(&m->zero);              // waits, on the GPU, for what is under way
     gpu_wait(m->gpu);

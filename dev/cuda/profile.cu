@@ -7,9 +7,7 @@
 //
 // One micro-batch of random tokens: forward, backward, global norm, AdamW. The counts are those of
 // the shape that ran. Compiled by nvcc the same update runs on a GPU, for ncu to count there.
-#define PROGRAM "profile"
-#include "../base/error.h"
-#undef PROGRAM
+#include "../base/base.h"
 #define main train_gpt2_main
 #include "../../train_gpt2.cu"
 #undef main
@@ -84,6 +82,7 @@ int main(int argc, char **argv) {
     static TrainOptions options;
     Shape s = shape_of(argc, argv);
     const char *gpu = argc > 3 && *argv[3] ? argv[3] : "h100", *kernel = argc > 4 ? argv[4] : "";
+    *program_name() = "profile";
     ModelSpec spec = { s.c, s.B, s.T, TRAIN, RECOMPUTE_NONE, Sharing(), 132 };       // an h100's
     alone.size = alone.local_size = 1;
     machine_open(&machine, &options, &alone);

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes unicode.h: which characters are letters, numbers and white space.
+"""Writes unicode.c: which characters are letters, numbers and white space.
 
     pip install unicodedata2==16.0.0
-    python3 dev/data/make_unicode.py > dev/data/unicode.h
+    python3 dev/data/make_unicode.py > dev/data/unicode.c
 
 GPT-2's pre-tokenization tests characters for \\p{L}, \\p{N} and \\s. The result depends on the
 version of Unicode. The table uses 16.0, the version in tiktoken's regular expressions. The package
@@ -18,12 +18,7 @@ HEAD = """\
 //
 // The table lists runs of code points of one class. An entry is 4 * the run's first code point +
 // its class. A run ends before the next run begins; the last one ends at U+10FFFF.
-#pragma once
-#include <stdint.h>
-
-#define UNICODE_VERSION "{version}"
-
-enum {{ CLASS_OTHER, CLASS_LETTER, CLASS_NUMBER, CLASS_SPACE }};
+#include "data.h"
 
 static const uint32_t unicode_runs[{count}] = {{
 """
@@ -31,8 +26,7 @@ static const uint32_t unicode_runs[{count}] = {{
 TAIL = """\
 };
 
-// The class of a code point up to U+10FFFF, by bisection: 11 steps.
-static inline int unicode_class(uint32_t c) {
+int unicode_class(uint32_t c) {
     int low = 0, high = (int)(sizeof unicode_runs / sizeof unicode_runs[0]);
     while (high - low > 1) {                       // start of run low <= c < start of run high
         int middle = (low + high) / 2;

@@ -28,7 +28,7 @@
 // One engine writes, parses and enumerates tales: it expands a plot and calls `pick` for each
 // choice. The writer's pick draws an alternative at random; the parser's pick finds the one that
 // matches the text. The test includes this file and adds a pick that enumerates.
-#include "tales.h"
+#include "data.h"
 
 #include <math.h>
 #include <stdint.h>
@@ -57,7 +57,7 @@ typedef struct {
     const uint64_t *used;
 } Choice;
 
-typedef struct { int list, value; } Memory;          // list -1: a number; -2: unset
+typedef struct { int list, value; } Recalled;          // list -1: a number; -2: unset
 
 typedef struct Teller Teller;
 struct Teller {
@@ -70,7 +70,7 @@ struct Teller {
     size_t n;                                        // bytes written or parsed so far
     double nats;                                     // sum of -ln p over the choices so far
     bool ok;                                         // false: no match, or no room; stop
-    Memory memory[26];
+    Recalled memory[26];
     uint64_t used[MAX_LISTS][MAX_WORDS / 64];
 };
 
@@ -208,7 +208,7 @@ static int sum(Teller *t, Span s) {
     for (size_t i = 0; i < s.n; i += 2) {
         int term = s.at[i] - '0';
         if (is_lower(s.at[i])) {
-            Memory m = t->memory[s.at[i] - 'a'];
+            Recalled m = t->memory[s.at[i] - 'a'];
             if (m.list != -1) t->ok = false;         // an error in the grammar: not a number
             term = m.value;
         }
@@ -244,7 +244,7 @@ static int find_list(const Grammar *g, Span name) {
 }
 
 static void remember(Teller *t, char as, int list, int value) {
-    Memory m = {list, value};
+    Recalled m = {list, value};
     if (as) t->memory[as - 'a'] = m;
 }
 
@@ -275,7 +275,7 @@ static void list_blank(Teller *t, const Blank *b, Form form) {     // {animal:x.
     put_head(t, &h);
 }
 
-static void word_again(Teller *t, const Blank *b, Memory m, Form form) {      // {x.a} {h.he}
+static void word_again(Teller *t, const Blank *b, Recalled m, Form form) {      // {x.a} {h.he}
     if (m.list < 0) { t->ok = false; return; }
     Span word = span(t->grammar->lists[m.list].words[m.value]);
     bool she = same(part(word, '/', 1), "she");

@@ -8,7 +8,7 @@
 
 namespace emulator {
 
-EMULATOR_APART static inline void release_barrier(void) {
+EMULATOR_APART inline void release_barrier(void) {
     for (int w = 0; w < worker.warps; w++) {
         worker.ready[w] |= worker.at_barrier[w];
         worker.at_barrier[w] = 0;
@@ -18,7 +18,7 @@ EMULATOR_APART static inline void release_barrier(void) {
 }
 
 __attribute__((noreturn, noinline))
-static void fail_divergence(const Place *here) {
+inline void fail_divergence(const Place *here) {
     Place first = worker.barrier;
     fail("barrier divergence: it waits at %s, %s:%d, others of its block at %s, %s:%d", here->call,
          here->file, here->line, first.call, first.file, first.line);
@@ -26,7 +26,7 @@ static void fail_divergence(const Place *here) {
 
 // Waits until all threads of the block that have not exited have arrived. The last one makes all
 // ready.
-static inline void barrier(Place here) {
+inline void barrier(Place here) {
     if (!worker.grid) fail("%s outside of a kernel, %s:%d", here.call, here.file, here.line);
     if (worker.arrived == 0) worker.barrier = here;
     else if (here.line != worker.barrier.line || here.file != worker.barrier.file)
@@ -44,6 +44,6 @@ static inline void barrier(Place here) {
 
 }  // namespace emulator
 
-static inline void __syncthreads(EMULATOR_HERE) {
+inline void __syncthreads(EMULATOR_HERE) {
     emulator::barrier({ "__syncthreads", file, line });
 }

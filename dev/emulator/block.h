@@ -22,7 +22,7 @@
 namespace emulator {
 
 // A thread that exits counts as arrived, at the barrier and in its warp's collectives.
-static inline void thread_exit(void) {
+inline void thread_exit(void) {
     int i = index_of(worker.current), warp = i / 32;
     worker.exited[warp] |= 1u << i%32;
     if (--worker.alive == worker.arrived && worker.alive > 0) release_barrier();
@@ -33,7 +33,7 @@ static inline void thread_exit(void) {
 
 // The code of every stack: runs a thread to its end, then, on the same stack, the next thread that
 // has not begun. So threads that never wait need one stack and no switch.
-static void fiber_main(void) {
+inline void fiber_main(void) {
     arrived_on(nullptr);
     for (;;) {
         Fiber *me = worker.current;
@@ -53,7 +53,7 @@ static void fiber_main(void) {
     }
 }
 
-static inline void block_begin(const Grid *grid, uint3 block) {
+inline void block_begin(const Grid *grid, uint3 block) {
     int threads = (int)(grid->block.x * grid->block.y * grid->block.z);
     worker.grid = grid;
     worker.block = block;
@@ -78,7 +78,7 @@ static inline void block_begin(const Grid *grid, uint3 block) {
     shared_new(0, grid->dynamic_bytes, "dynamic");
 }
 
-static inline void block_run(const Grid *grid, uint3 block, uint64_t shuffle) {
+inline void block_run(const Grid *grid, uint3 block, uint64_t shuffle) {
     block_begin(grid, block);
     worker.random = shuffle;
     worker.current = &worker.home;
@@ -92,7 +92,7 @@ static inline void block_run(const Grid *grid, uint3 block, uint64_t shuffle) {
 // ---- a grid ----
 
 // A worker's fibers, allocated for its first block and kept until the program ends.
-static inline void worker_start(void) {
+inline void worker_start(void) {
     if (worker.fibers) return;
     worker.fibers = (Fiber *)pages_new(MAX_THREADS * sizeof(Fiber));
     worker.copies = (Copy *)pages_new(MAX_THREADS * MAX_COPIES * sizeof(Copy));
@@ -100,7 +100,7 @@ static inline void worker_start(void) {
 }
 
 // Runs all blocks, several at once with OpenMP.
-static inline void grid_run(const Grid *grid) {
+inline void grid_run(const Grid *grid) {
     static uint64_t launches;
     const char *seed = getenv("EMULATOR_SHUFFLE");
     uint64_t shuffle = seed ? mix(strtoull(seed, nullptr, 10) + mix(++launches)) : 0;

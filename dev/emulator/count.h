@@ -103,16 +103,16 @@ extern bool count_paused;              // launches are neither counted nor watch
 
 #else
 
-static inline void count_memory(const void *, size_t) { }
-static inline void count_forget(const void *) { }
-static inline void count_launch_end(void) { }
-static inline void count_block(const Worker *) { }
-static inline void count_block_end(void) { }
-static inline void count_met(int) { }
-static inline void count_call(CountKind, int = 1) { }
-static inline void count_ldmatrix(const void *) { }
-static inline void count_copy(const void *, const void *, int, int) { }
-static inline void count_work(const char *, uint64_t, uint64_t, double) { }
+inline void count_memory(const void *, size_t) { }
+inline void count_forget(const void *) { }
+inline void count_launch_end(void) { }
+inline void count_block(const Worker *) { }
+inline void count_block_end(void) { }
+inline void count_met(int) { }
+inline void count_call(CountKind, int = 1) { }
+inline void count_ldmatrix(const void *) { }
+inline void count_copy(const void *, const void *, int, int) { }
+inline void count_work(const char *, uint64_t, uint64_t, double) { }
 #define EMULATOR_UNCOUNTED
 #define EMULATOR_APART
 

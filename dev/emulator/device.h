@@ -5,7 +5,7 @@
 #include "block.h"
 
 // Blocks run on several cores, so this is the processor's atomic. Returns the old value.
-static inline float atomicAdd(float *p, float x) {
+inline float atomicAdd(float *p, float x) {
     float old, sum;
     __atomic_load(p, &old, __ATOMIC_RELAXED);
     do sum = old + x;
@@ -13,7 +13,7 @@ static inline float atomicAdd(float *p, float x) {
     return old;
 }
 
-static inline float __uint_as_float(unsigned bits) {
+inline float __uint_as_float(unsigned bits) {
     float x;
     memcpy(&x, &bits, sizeof x);
     return x;
@@ -22,14 +22,14 @@ static inline float __uint_as_float(unsigned bits) {
 // Most of mathematics is in math.h; the fast approximations are math.h's functions here.
 #define __expf expf
 #define rsqrtf emulator_rsqrtf
-static inline float emulator_rsqrtf(float x) { return 1.0f / sqrtf(x); }
-static inline int min(int a, int b) { return a < b ? a : b; }
-static inline int max(int a, int b) { return a > b ? a : b; }
+inline float emulator_rsqrtf(float x) { return 1.0f / sqrtf(x); }
+inline int min(int a, int b) { return a < b ? a : b; }
+inline int max(int a, int b) { return a > b ? a : b; }
 
 // ---- what readers miss first: calling it ends the compilation with a line that says so ----
 
 #define EMULATOR_LACKS(name) \
-    template <class... Arguments> static inline int name(Arguments...) { \
+    template <class... Arguments> inline int name(Arguments...) { \
         static_assert(sizeof...(Arguments) > 99, "dev/emulator has no " #name ": it has what the " \
                       "kernels of this project call; add it beside them"); \
         return 0; \

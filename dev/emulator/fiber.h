@@ -42,13 +42,13 @@ asm(".text\n"
     "    popq %r15\n    popq %r14\n    popq %r13\n    popq %r12\n    popq %rbx\n    popq %rbp\n"
     "    ret\n");
 
-static inline void context_switch(Context *from, Context *to) {
+inline void context_switch(Context *from, Context *to) {
     emulator_switch(&from->sp, to->sp);
 }
 
 // Lays out the stack as if `entry` had just been called and had switched away.
 EMULATOR_UNCOUNTED
-static inline void context_start(Context *c, char *stack, size_t bytes, void (*entry)(void)) {
+inline void context_start(Context *c, char *stack, size_t bytes, void (*entry)(void)) {
     void **sp = (void **)(stack + bytes);
     *--sp = nullptr;                             // where entry would return to; it never does
     *--sp = (void *)entry;
@@ -79,12 +79,12 @@ asm(".text\n"
     "    add sp, sp, #160\n"
     "    ret\n");
 
-static inline void context_switch(Context *from, Context *to) {
+inline void context_switch(Context *from, Context *to) {
     emulator_switch(&from->sp, to->sp);
 }
 
 EMULATOR_UNCOUNTED
-static inline void context_start(Context *c, char *stack, size_t bytes, void (*entry)(void)) {
+inline void context_start(Context *c, char *stack, size_t bytes, void (*entry)(void)) {
     c->sp = (void **)(stack + bytes) - 20;
     for (int i = 0; i < 20; i++) c->sp[i] = nullptr;
     c->sp[11] = (void *)entry;                   // x30, the register that ret jumps to
@@ -94,10 +94,10 @@ static inline void context_start(Context *c, char *stack, size_t bytes, void (*e
 
 typedef ucontext_t Context;
 
-static inline void context_switch(Context *from, Context *to) { swapcontext(from, to); }
+inline void context_switch(Context *from, Context *to) { swapcontext(from, to); }
 
 EMULATOR_UNCOUNTED
-static inline void context_start(Context *c, char *stack, size_t bytes, void (*entry)(void)) {
+inline void context_start(Context *c, char *stack, size_t bytes, void (*entry)(void)) {
     getcontext(c);
     c->uc_stack.ss_sp = stack;
     c->uc_stack.ss_size = bytes;
@@ -117,7 +117,7 @@ constexpr size_t STACK_BYTES = 64 << 10;
 constexpr size_t GUARD_BYTES = 16 << 10;         // a whole page on any system
 
 // Zeroed pages from the system; a page takes memory only once it is written.
-static inline char *pages_new(size_t bytes) {
+inline char *pages_new(size_t bytes) {
     void *p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) {
         fprintf(stderr, "emulator: no memory for a block's threads\n");
@@ -127,7 +127,7 @@ static inline char *pages_new(size_t bytes) {
 }
 
 // A new stack with a guard page below: an overflow is a fault and overwrites nothing.
-static inline char *stack_new(void) {
+inline char *stack_new(void) {
     char *p = pages_new(GUARD_BYTES + STACK_BYTES);
     mprotect(p, GUARD_BYTES, PROT_NONE);         // if this fails, only the guard is missing
     return p + GUARD_BYTES;

@@ -18,7 +18,7 @@
 // Other instructions cannot be counted in this way, so there is no limit for issuing them.
 #pragma once
 #include <algorithm>
-#include "dev/train/plan.h"            // plan_gpus: FLOP/s
+#include "dev/plan/plan.h"
 
 namespace emulator {
 
@@ -44,7 +44,7 @@ struct ProfileRow {
     Resource longest;
 };
 
-static double ratio(double a, double b) { return b > 0.0 ? a / b : 0.0; }
+inline double ratio(double a, double b) { return b > 0.0 ? a / b : 0.0; }
 
 static const ProfileGpu *profile_gpu(const char *name) {
     std::string known;
@@ -55,14 +55,14 @@ static const ProfileGpu *profile_gpu(const char *name) {
     die("GPU=%s: its data sheet is not known here; known are %s", name, known.c_str());
 }
 
-static double profile_flops(const ProfileGpu *g) {
+inline double profile_flops(const ProfileGpu *g) {
     for (const PlanGpu &p : plan_gpus) if (strcmp(p.name, g->name) == 0) return 1e12 * p.tflops;
     return NAN;
 }
 
 // ---- names and lines, which addr2line knows ----
 
-static std::string program_path(void) {
+inline std::string program_path(void) {
     char path[4096];
     ssize_t n = readlink("/proc/self/exe", path, sizeof path);
     return n > 0 ? std::string(path, (size_t)n) : "";
@@ -70,7 +70,7 @@ static std::string program_path(void) {
 
 // What addr2line prints on these addresses, a list of lines for each.
 typedef std::vector<std::vector<std::string>> Places;
-static Places places_of(const std::vector<uintptr_t> &addresses, const char *flags) {
+inline Places places_of(const std::vector<uintptr_t> &addresses, const char *flags) {
     Places places(addresses.size());
     std::string command = "addr2line -a " + std::string(flags) + " -e '" + program_path() + "'";
     char text[4096];
@@ -91,7 +91,7 @@ static Places places_of(const std::vector<uintptr_t> &addresses, const char *fla
 
 // "void xent_kernel<8, (Mode)1>(float*, ...)" is xent_kernel<8, 1>. Of attention's
 // Tile<64, 2, 64> the size of a head is kept. A launch may give no more than a variable's name.
-static std::string kernel_name(const std::string &symbol) {
+inline std::string kernel_name(const std::string &symbol) {
     size_t i = symbol.compare(0, 5, "void ") == 0 ? 5 : 0;
     std::string name;
     for (int depth = 0; i < symbol.size() && (symbol[i] != '(' || depth > 0); i++) {
@@ -105,7 +105,7 @@ static std::string kernel_name(const std::string &symbol) {
     return name.substr(0, tile) + head + name.substr(close + (name[close + 1] == ' ' ? 2 : 1));
 }
 
-static std::vector<CountedKernel> named(std::vector<CountedKernel> kernels) {
+inline std::vector<CountedKernel> named(std::vector<CountedKernel> kernels) {
     std::vector<uintptr_t> addresses;
     for (CountedKernel &k : kernels) addresses.push_back((uintptr_t)k.address);
     Places symbols = places_of(addresses, "-f -C");
@@ -117,7 +117,7 @@ static std::vector<CountedKernel> named(std::vector<CountedKernel> kernels) {
 
 // ---- floors ----
 
-static ProfileRow row_of(const CountedKernel &k, const ProfileGpu *g) {
+inline ProfileRow row_of(const CountedKernel &k, const ProfileGpu *g) {
     ProfileRow r = { k.name, k.launches, {}, {}, 0, (double)(k.read + k.written), 0, {}, MEMORY };
     Tally all = {};
     for (auto &i : k.instructions) {
@@ -141,19 +141,19 @@ static ProfileRow row_of(const CountedKernel &k, const ProfileGpu *g) {
 
 // ---- all kernels ----
 
-static void show_gpu(const ProfileGpu *g) {
+inline void show_gpu(const ProfileGpu *g) {
     printf("Least times on one %s, by its data sheet: %.0f GB/s, %.0f multiprocessors at %.2f GHz, "
            "%.0f TFLOP/s.\n", g->name, g->gb_per_s, g->multiprocessors, g->ghz,
            1e-12 * profile_flops(g));
 }
 
-static std::string short_name(const ProfileRow &r) {
+inline std::string short_name(const ProfileRow &r) {
     std::string name = r.name;
     size_t at = name.find("_kernel");
     return at == std::string::npos ? name : name.erase(at, 7);
 }
 
-static void show_row(const ProfileRow &r) {
+inline void show_row(const ProfileRow &r) {
     double requests = (double)r.global.requests;
     printf("%-27.27s %5zu %8.3f ", short_name(r).c_str(), (size_t)r.launches, 1e-6 * r.memory);
     if (requests > 0) printf("%8.3f ", 32e-6 * (double)r.global.sectors);
@@ -171,7 +171,7 @@ static void show_row(const ProfileRow &r) {
     printf("%8.3f %s\n", 1e6 * r.seconds[r.longest], resource_names[r.longest]);
 }
 
-static void show_legend(const std::vector<ProfileRow> &rows) {
+inline void show_legend(const std::vector<ProfileRow> &rows) {
     printf("\nmemory    MB of the 32-byte sectors that a launch reads or writes, each once\n"
            "L2        MB of all sectors that requests ask for; L1 caches may have some of them\n"
            "sectors   of a request, a load or store of a warp; and how many if it were packed\n"
@@ -190,9 +190,9 @@ static void show_legend(const std::vector<ProfileRow> &rows) {
 }
 
 // cuBLASLt's products, in one row.
-static bool is_product(const CountedKernel &k) { return k.name.compare(0, 8, "cuBLASLt") == 0; }
+inline bool is_product(const CountedKernel &k) { return k.name.compare(0, 8, "cuBLASLt") == 0; }
 
-static inline void profile_show(const std::vector<CountedKernel> &all, const char *gpu) {
+inline void profile_show(const std::vector<CountedKernel> &all, const char *gpu) {
     const ProfileGpu *g = profile_gpu(gpu);
     std::vector<ProfileRow> rows;
     CountedKernel products = { "cuBLASLt", nullptr, 0, 0, 0, 0, 0, 0.0, {} };
@@ -235,12 +235,12 @@ static const char *const kind_names[] = { "load", "store", "atomic", "load share
 // A line of the kernel, and the lines in the functions that were called there, down to the access.
 typedef std::pair<std::string, int> SourceLine;  // file, line
 struct ProfileLine { std::vector<SourceLine> places; CountKind kind; };
-static bool operator<(const ProfileLine &a, const ProfileLine &b) {
+inline bool operator<(const ProfileLine &a, const ProfileLine &b) {
     return a.places != b.places ? a.places < b.places : a.kind < b.kind;
 }
 
 // addr2line names the innermost place first. Those in the emulator are left out.
-static ProfileLine line_of(const std::vector<std::string> &places, CountKind kind) {
+inline ProfileLine line_of(const std::vector<std::string> &places, CountKind kind) {
     ProfileLine line = { {}, kind };
     for (size_t i = places.size(); i-- > 0; ) {
         size_t colon = places[i].rfind(':');
@@ -251,13 +251,13 @@ static ProfileLine line_of(const std::vector<std::string> &places, CountKind kin
 }
 
 // From this folder, if it lies in it.
-static std::string short_path(const std::string &path) {
+inline std::string short_path(const std::string &path) {
     char here[4096];
     size_t n = getcwd(here, sizeof here) ? strlen(here) : 0;
     return n && path.compare(0, n, here) == 0 && path[n] == '/' ? path.substr(n + 1) : path;
 }
 
-static std::string source_line(const std::string &file, int number) {
+inline std::string source_line(const std::string &file, int number) {
     char text[512] = "";
     FILE *f = fopen(file.c_str(), "r");
     for (int i = 0; f && i < number; i++) if (!fgets(text, sizeof text, f)) break;
@@ -267,7 +267,7 @@ static std::string source_line(const std::string &file, int number) {
 }
 
 // 120>45: line 45, in a function that line 120 calls. Another file than the kernel's is named.
-static void show_line(const ProfileLine &line, const Tally &t) {
+inline void show_line(const ProfileLine &line, const Tally &t) {
     std::string chain, file = line.places.empty() ? "" : line.places[0].first;
     for (const SourceLine &p : line.places) {
         chain += chain.empty() ? "" : ">";
@@ -291,7 +291,7 @@ static void show_line(const ProfileLine &line, const Tally &t) {
     else printf("%.36s\n", source_line(file, shown->second).c_str());
 }
 
-static void show_lines(const CountedKernel &k, const ProfileGpu *g) {
+inline void show_lines(const CountedKernel &k, const ProfileGpu *g) {
     ProfileRow r = row_of(k, g);
     printf("\n%s: %zu launches, %zu blocks, %zu warps\n  least times:", k.name.c_str(),
            (size_t)k.launches, (size_t)k.blocks, (size_t)k.warps);
@@ -323,7 +323,7 @@ static void show_lines(const CountedKernel &k, const ProfileGpu *g) {
 }
 
 // Kernels whose names begin with `name`.
-static inline void profile_show_lines(const std::vector<CountedKernel> &all, const char *name,
+inline void profile_show_lines(const std::vector<CountedKernel> &all, const char *name,
                                       const char *gpu) {
     const ProfileGpu *g = profile_gpu(gpu);
     std::vector<CountedKernel> kernels = named(all);

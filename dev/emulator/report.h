@@ -9,21 +9,21 @@
 
 namespace emulator {
 
-static inline void print_place(const char *verb, const Place *p) {
+inline void print_place(const char *verb, const Place *p) {
     fprintf(stderr, "%s %s, %s:%d", verb, p->call, p->file, p->line);
 }
 
-static inline void print_thread(const Fiber *f) {
+inline void print_thread(const Fiber *f) {
     fprintf(stderr, "thread (%u,%u,%u)", f->thread.x, f->thread.y, f->thread.z);
 }
 
-static inline void print_block(void) {
+inline void print_block(void) {
     uint3 b = worker.block;
     fprintf(stderr, "emulator: kernel %s, block (%u,%u,%u)", worker.grid->kernel, b.x, b.y, b.z);
 }
 
 // If several workers have something to report, only the first one prints.
-EMULATOR_UNCOUNTED static inline void begin_report(void) {
+EMULATOR_UNCOUNTED inline void begin_report(void) {
     static int reporting;
     while (__atomic_exchange_n(&reporting, 1, __ATOMIC_SEQ_CST)) pause();
     fflush(stdout);
@@ -31,7 +31,7 @@ EMULATOR_UNCOUNTED static inline void begin_report(void) {
 
 // Reports an error of the current thread and ends the program. Set a debugger's breakpoint here.
 __attribute__((format(printf, 1, 2), noreturn, noinline))
-static void fail(const char *fmt, ...) {
+inline void fail(const char *fmt, ...) {
     begin_report();
     char what[1024];
     va_list args;
@@ -48,7 +48,7 @@ static void fail(const char *fmt, ...) {
     _exit(1);
 }
 
-static inline void print_state(int i) {
+inline void print_state(int i) {
     bool waits = is_in(worker.in_collective, i);
     if (is_in(worker.at_barrier, i)) print_place("waits at", &worker.barrier);
     else if (waits) print_place("waits in", &worker.fibers[i].collective);
@@ -56,7 +56,7 @@ static inline void print_state(int i) {
 }
 
 // Thread i waits in a collective: the first lane that has not joined it.
-static inline int missing_lane(int i) {
+inline int missing_lane(int i) {
     for (int k = i & ~31; k < (i & ~31) + 32; k++) {
         if (!(worker.fibers[i].mask >> k%32 & 1) || is_in(worker.exited, k)) continue;
         if (!is_in(worker.in_collective, k) ||
@@ -66,7 +66,7 @@ static inline int missing_lane(int i) {
 }
 
 // One line for all threads of a warp that wait as thread i does; only the first of them prints it.
-static inline void print_waiting(int i) {
+inline void print_waiting(int i) {
     bool collective = is_in(worker.in_collective, i);
     const unsigned *set = collective ? worker.in_collective : worker.at_barrier;
     int more = 0;
@@ -93,7 +93,7 @@ static inline void print_waiting(int i) {
 
 // No thread can run: prints where each thread waits, and for which thread.
 __attribute__((noreturn, noinline))
-static void fail_stuck(void) {
+inline void fail_stuck(void) {
     int total = (int)(worker.grid->block.x * worker.grid->block.y * worker.grid->block.z);
     begin_report();
     print_block();
@@ -109,20 +109,20 @@ static void fail_stuck(void) {
 
 #ifdef EMULATOR_ASAN
 
-static void say_who(void) {
+inline void say_who(void) {
     if (!worker.grid) return;
     print_block();
     fprintf(stderr, ", ");
     print_thread(worker.current);
     fprintf(stderr, ": the fault above\n");
 }
-static inline void catch_faults(void) { __sanitizer_set_death_callback(say_who); }
+inline void catch_faults(void) { __sanitizer_set_death_callback(say_who); }
 
 #else
 
 // A kernel's access to an unmapped address. The handler has its own stack, since the thread's stack
 // may have overflowed.
-static void on_fault(int signal_number, siginfo_t *info, void *) {
+inline void on_fault(int signal_number, siginfo_t *info, void *) {
     if (!worker.grid) {
         signal(signal_number, SIG_DFL);          // a fault in host code: the default
         return;
@@ -135,7 +135,7 @@ static void on_fault(int signal_number, siginfo_t *info, void *) {
          "of one that the kernel itself declares (SANITIZE=1 names the line)", (void *)address);
 }
 
-static inline void catch_faults(void) {
+inline void catch_faults(void) {
     stack_t alternate = {};
     alternate.ss_size = STACK_BYTES;
     alternate.ss_sp = stack_new();

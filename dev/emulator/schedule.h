@@ -13,7 +13,7 @@
 namespace emulator {
 
 // splitmix64: a hash, so that neighbouring seeds give unrelated numbers.
-static inline uint64_t mix(uint64_t x) {
+inline uint64_t mix(uint64_t x) {
     x += 0x9E3779B97F4A7C15u;
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
     x = (x ^ x >> 27) * 0x94D049BB133111EBu;
@@ -21,7 +21,7 @@ static inline uint64_t mix(uint64_t x) {
 }
 
 // 32 random bits (xorshift).
-static inline unsigned random_bits(void) {
+inline unsigned random_bits(void) {
     worker.random ^= worker.random << 13;
     worker.random ^= worker.random >> 7;
     worker.random ^= worker.random << 17;
@@ -29,13 +29,13 @@ static inline unsigned random_bits(void) {
 }
 
 // The first of `lanes` at or after lane `from`, wrapping around at lane 31.
-static inline int first_lane(unsigned lanes, int from) {
+inline int first_lane(unsigned lanes, int from) {
     unsigned after = lanes & (~0u << from);
     return __builtin_ctz(after ? after : lanes);
 }
 
 // Removes the next thread from the ready set; null if the set is empty.
-static inline Fiber *take_ready(void) {
+inline Fiber *take_ready(void) {
     int warp = index_of(worker.current) / 32, from = index_of(worker.current) % 32;
     if (worker.current == &worker.home) warp = from = 0;
     if (worker.random) {
@@ -54,10 +54,10 @@ static inline Fiber *take_ready(void) {
     return nullptr;
 }
 
-static void fiber_main(void);                    // block.h
+inline void fiber_main(void);                    // block.h
 
 // First call after a switch: tells AddressSanitizer which stack is in use now.
-static inline void arrived_on(void *fake_stack) {
+inline void arrived_on(void *fake_stack) {
 #ifdef EMULATOR_ASAN
     const void *bottom;
     size_t bytes;
@@ -72,7 +72,7 @@ static inline void arrived_on(void *fake_stack) {
 }
 
 // Gives a thread a stack, on which the first switch to the thread calls fiber_main.
-static inline void prepare(Fiber *f) {
+inline void prepare(Fiber *f) {
     f->stack = worker.free_count ? worker.free_stacks[--worker.free_count] : stack_new();
 #ifdef EMULATOR_ASAN                             // its last user never returned
     ASAN_UNPOISON_MEMORY_REGION(f->stack, STACK_BYTES);
@@ -84,7 +84,7 @@ static inline void prepare(Fiber *f) {
 
 // Switches to another fiber; returns when a fiber switches back. `done`: the caller has finished,
 // and this never returns.
-static inline void switch_to(Fiber *next, bool done) {
+inline void switch_to(Fiber *next, bool done) {
     Fiber *me = worker.current;
     if (next != &worker.home && !next->stack) prepare(next);
     worker.previous = me;
@@ -102,14 +102,14 @@ static inline void switch_to(Fiber *next, bool done) {
 }
 
 // Runs other threads until this one is taken from the ready set.
-EMULATOR_APART static inline void wait_for_turn(void) {
+EMULATOR_APART inline void wait_for_turn(void) {
     Fiber *next = take_ready();
     if (!next) fail_stuck();
     if (next != worker.current) switch_to(next, false);
 }
 
 // When shuffling: lets a random ready thread run, this one or another.
-EMULATOR_APART static inline void offer_turn(void) {
+EMULATOR_APART inline void offer_turn(void) {
     int i = index_of(worker.current);
     if (!worker.random) return;
     worker.ready[i/32] |= 1u << i%32;

@@ -16,7 +16,7 @@ constexpr size_t SHARED_GAP = 0;
 #endif
 
 // Each variable is an allocation of its own, so that AddressSanitizer guards its ends.
-static inline void *shared_new(int slot, size_t bytes, const char *name) {
+inline void *shared_new(int slot, size_t bytes, const char *name) {
     void *p = nullptr;
     if (slot >= MAX_SHARED) fail("more than %d __shared__ variables", MAX_SHARED - 1);
     if (bytes && posix_memalign(&p, 128, bytes + SHARED_GAP))
@@ -30,7 +30,7 @@ static inline void *shared_new(int slot, size_t bytes, const char *name) {
 struct SharedSite { uint64_t serial; void *data; };
 
 EMULATOR_APART EMULATOR_UNCOUNTED
-static inline void *static_shared(SharedSite *site, size_t bytes, const char *name) {
+inline void *static_shared(SharedSite *site, size_t bytes, const char *name) {
     if (!worker.grid) fail("__shared__ %s outside of a kernel", name);
     if (site->serial != worker.serial) {
         site->serial = worker.serial;
@@ -47,7 +47,7 @@ static inline void *static_shared(SharedSite *site, size_t bytes, const char *na
     auto &name = *(__VA_ARGS__ (*) dims)emulator::static_shared(&name##_site, \
                                                                sizeof(__VA_ARGS__ dims), #name)
 
-static inline void *dynamic_shared(void) {
+inline void *dynamic_shared(void) {
     if (!worker.grid) fail("extern __shared__ outside of a kernel");
     return worker.shared[0].data;
 }

@@ -52,14 +52,14 @@ enum { cudaStreamDefault = 0, cudaStreamNonBlocking = 1 };
 
 namespace emulator {
 
-static emulator_stream default_stream;           // head of the list of streams
+inline emulator_stream default_stream;           // head of the list of streams
 
 // EMULATOR_STREAMS=random: the stream whose turn it is, for how many more operations, and how many
 // random numbers have been drawn.
 struct Turn { cudaStream_t stream; uint64_t left, drawn; };
-static Turn turn;
+inline Turn turn;
 
-static inline double now(void) {
+inline double now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
@@ -67,7 +67,7 @@ static inline double now(void) {
 
 enum Order { AT_ONCE, LATE, RANDOM };
 
-static inline Order order(void) {
+inline Order order(void) {
     const char *text = getenv("EMULATOR_STREAMS");
     if (!text || !*text) return AT_ONCE;
     if (strcmp(text, "late") == 0) return LATE;
@@ -76,23 +76,23 @@ static inline Order order(void) {
 }
 
 // The stream that a handle names, or null.
-static inline cudaStream_t stream_of(cudaStream_t handle) {
+inline cudaStream_t stream_of(cudaStream_t handle) {
     if (!handle) return &default_stream;
     for (cudaStream_t s = default_stream.next; s; s = s->next)
         if (s == handle) return s->destroyed ? nullptr : s;
     return nullptr;
 }
 
-static inline bool passed(Moment m) { return !m.stream || m.stream->done >= m.count; }
+inline bool passed(Moment m) { return !m.stream || m.stream->done >= m.count; }
 
-static inline Moment end_of(cudaStream_t s) { return { s, s->queued }; }
+inline Moment end_of(cudaStream_t s) { return { s, s->queued }; }
 
 // Whether s and the default stream wait for each other.
-static inline bool blocks(const emulator_stream *s) { return !(s->flags & cudaStreamNonBlocking); }
+inline bool blocks(const emulator_stream *s) { return !(s->flags & cudaStreamNonBlocking); }
 
 // ---- running ----
 
-static inline void run_first(cudaStream_t s) {
+inline void run_first(cudaStream_t s) {
     Operation o = std::move(s->queue.front());
     s->queue.pop_front();
     o.work();
@@ -101,21 +101,21 @@ static inline void run_first(cudaStream_t s) {
 
 // Late: runs what m needs and nothing else. It ends, since an operation waits only for operations
 // queued before it.
-static inline void run_until(Moment m) {
+inline void run_until(Moment m) {
     while (!passed(m)) {
         for (const Moment &a : m.stream->queue.front().after) run_until(a);
         run_first(m.stream);
     }
 }
 
-static inline bool can_run_first(const emulator_stream *s) {
+inline bool can_run_first(const emulator_stream *s) {
     if (s->queue.empty()) return false;
     for (const Moment &a : s->queue.front().after) if (!passed(a)) return false;
     return true;
 }
 
 // A random number. Each rank draws its own sequence.
-static inline uint64_t draw(void) {
+inline uint64_t draw(void) {
     const char *text = getenv("EMULATOR_STREAMS"), *rank = getenv("OMPI_COMM_WORLD_RANK");
     uint64_t seed = text && text[6] ? strtoull(text + 7, nullptr, 10) : 1;
     if (rank) seed = mix(seed) + strtoull(rank, nullptr, 10);
@@ -124,7 +124,7 @@ static inline uint64_t draw(void) {
 
 // Random: runs one operation of some stream. The same stream keeps its turn for 1 to 128
 // operations: otherwise no stream would get far ahead of the others.
-static inline void run_any(void) {
+inline void run_any(void) {
     if (!turn.stream || turn.left == 0 || !can_run_first(turn.stream)) {
         uint64_t n = 0;
         for (cudaStream_t s = &default_stream; s; s = s->next) n += can_run_first(s);
@@ -139,18 +139,18 @@ static inline void run_any(void) {
 }
 
 // Returns when the device has reached m.
-static inline void wait_for(Moment m) {
+inline void wait_for(Moment m) {
     if (order() != RANDOM) run_until(m);
     while (!passed(m)) run_any();
 }
 
-static inline void wait_for_all(void) {
+inline void wait_for_all(void) {
     for (cudaStream_t s = &default_stream; s; s = s->next) wait_for(end_of(s));
 }
 
 // Whether the device has reached m. If not, one operation runs, so that a host which polls does not
 // poll forever.
-static inline bool ask_for(Moment m) {
+inline bool ask_for(Moment m) {
     if (passed(m)) return true;
     if (order() == RANDOM) run_any();
     else run_until({ m.stream, m.stream->done + 1 });
@@ -159,7 +159,7 @@ static inline bool ask_for(Moment m) {
 
 // ---- queueing ----
 
-static inline void add_implicit_waits(cudaStream_t s, std::vector<Moment> *after) {
+inline void add_implicit_waits(cudaStream_t s, std::vector<Moment> *after) {
     if (s != &default_stream) {
         if (blocks(s)) after->push_back(end_of(&default_stream));
         return;
@@ -170,7 +170,7 @@ static inline void add_implicit_waits(cudaStream_t s, std::vector<Moment> *after
 
 // Queues an operation behind those of the stream and behind `after`. `work` must own what it uses:
 // it may run after the caller has returned. Returns the moment at which the operation is done.
-static inline Moment enqueue(cudaStream_t s, Work work, std::vector<Moment> after = {}) {
+inline Moment enqueue(cudaStream_t s, Work work, std::vector<Moment> after = {}) {
     if (s->capture) {
         s->capture->works.push_back(std::move(work));
         return { nullptr, 0 };                   // never: there is nothing to wait for
@@ -190,6 +190,6 @@ static inline Moment enqueue(cudaStream_t s, Work work, std::vector<Moment> afte
 }
 
 // Returns when everything queued in s is done; for the default stream, also what it waits for.
-static inline void wait_for_stream(cudaStream_t s) { wait_for(enqueue(s, [] { })); }
+inline void wait_for_stream(cudaStream_t s) { wait_for(enqueue(s, [] { })); }
 
 }  // namespace emulator

@@ -14,14 +14,14 @@
 
 namespace emulator {
 
-static inline float bf16_half(uint32_t pair, int half) {
+inline float bf16_half(uint32_t pair, int half) {
     uint32_t bits = half ? pair & 0xFFFF0000u : pair << 16;
     float x;
     memcpy(&x, &bits, sizeof x);
     return x;
 }
 
-static inline void require_all_lanes(unsigned lanes, const char *call) {
+inline void require_all_lanes(unsigned lanes, const char *call) {
     if (lanes != ALL_LANES) fail("%s by lanes %08x: it needs all 32 lanes of a warp", call, lanes);
 }
 
@@ -29,7 +29,7 @@ static inline void require_all_lanes(unsigned lanes, const char *call) {
 
 struct Mma { float d[4]; const uint32_t *a, *b; const float *c; };
 
-EMULATOR_UNCOUNTED static inline void mma_combine(void **operands, unsigned lanes) {
+EMULATOR_UNCOUNTED inline void mma_combine(void **operands, unsigned lanes) {
     require_all_lanes(lanes, "mma");
     float A[16][16], B[16][8], D[16][8];
     for (int lane = 0; lane < 32; lane++) {
@@ -56,7 +56,7 @@ struct LoadMatrix { uint32_t *r; const void *row; bool transposed; };
 // Lane l passes the address of row l%8 of matrix l/8; a row has 16 bytes. Lane l receives elements
 // (l/4, 2*(l%4)) and (l/4, 2*(l%4) + 1), a fragment as mma expects it; with .trans, those of the
 // transposed matrix.
-EMULATOR_UNCOUNTED static inline void ldmatrix_combine(void **operands, unsigned lanes) {
+EMULATOR_UNCOUNTED inline void ldmatrix_combine(void **operands, unsigned lanes) {
     require_all_lanes(lanes, "ldmatrix");
     for (int i = 0; i < 4; i++) {
         uint16_t M[8][8];
@@ -73,7 +73,7 @@ EMULATOR_UNCOUNTED static inline void ldmatrix_combine(void **operands, unsigned
 }
 
 // The bytes at p must lie in one __shared__ variable, aligned to their count.
-EMULATOR_APART static inline void check_shared(const void *p, size_t bytes, Place here) {
+EMULATOR_APART inline void check_shared(const void *p, size_t bytes, Place here) {
     const char *begin = (const char *)p;
     if ((uintptr_t)p % bytes)
         fail("%s: address %p is not a multiple of %zu, %s:%d", here.call, p, bytes, here.file,
@@ -86,7 +86,7 @@ EMULATOR_APART static inline void check_shared(const void *p, size_t bytes, Plac
          here.line);
 }
 
-static inline void ldmatrix(uint32_t *r, const void *row, bool transposed, Place here) {
+inline void ldmatrix(uint32_t *r, const void *row, bool transposed, Place here) {
     check_shared(row, 16, here);
     count_ldmatrix(row);
     LoadMatrix l = { r, row, transposed };
@@ -95,11 +95,11 @@ static inline void ldmatrix(uint32_t *r, const void *row, bool transposed, Place
 
 // ---- cp.async: copies from global to shared memory while the thread goes on ----
 
-static inline Copy *copies_of(const Fiber *f) { return worker.copies + index_of(f)*MAX_COPIES; }
+inline Copy *copies_of(const Fiber *f) { return worker.copies + index_of(f)*MAX_COPIES; }
 
 // Queues a copy. It takes place in copy_wait and not before, so a kernel that forgets to wait reads
 // the old contents.
-static inline void copy_begin(void *to, const void *from, int bytes, int read, Place here) {
+inline void copy_begin(void *to, const void *from, int bytes, int read, Place here) {
     check_shared(to, (size_t)bytes, here);
     if ((bytes != 4 && bytes != 8 && bytes != 16) || read < 0 || read > bytes)
         fail("cp.async of %d bytes, %d of them read, %s:%d", bytes, read, here.file, here.line);
@@ -113,7 +113,7 @@ static inline void copy_begin(void *to, const void *from, int bytes, int read, P
 }
 
 // Carries out all copies but those of the `groups` groups committed last.
-EMULATOR_APART static inline void copy_wait(int groups) {
+EMULATOR_APART inline void copy_wait(int groups) {
     Fiber *me = worker.current;
     int left = 0;
     for (int i = 0; i < me->copy_count; i++) {
@@ -131,7 +131,7 @@ EMULATOR_APART static inline void copy_wait(int groups) {
 }  // namespace emulator
 
 // mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32; d may be c.
-static inline void emulated_mma_m16n8k16(float d[4], const uint32_t a[4], const uint32_t b[2],
+inline void emulated_mma_m16n8k16(float d[4], const uint32_t a[4], const uint32_t b[2],
                                          const float c[4], EMULATOR_HERE) {
     emulator::Mma m = { {}, a, b, c };
     emulator::count_call(emulator::MMA);
@@ -140,18 +140,18 @@ static inline void emulated_mma_m16n8k16(float d[4], const uint32_t a[4], const 
 }
 
 // ldmatrix.sync.aligned.m8n8.x4.shared.b16, without and with .trans: four matrices.
-static inline void emulated_ldmatrix_x4(uint32_t r[4], const void *row, EMULATOR_HERE) {
+inline void emulated_ldmatrix_x4(uint32_t r[4], const void *row, EMULATOR_HERE) {
     emulator::ldmatrix(r, row, false, { "ldmatrix.x4", file, line });
 }
-static inline void emulated_ldmatrix_x4_trans(uint32_t r[4], const void *row, EMULATOR_HERE) {
+inline void emulated_ldmatrix_x4_trans(uint32_t r[4], const void *row, EMULATOR_HERE) {
     emulator::ldmatrix(r, row, true, { "ldmatrix.x4.trans", file, line });
 }
 
 // cp.async of 4, 8 or 16 bytes: the first `read` are copied, the rest become zeros.
-static inline void emulated_cp_async(void *to, const void *from, int bytes, int read,
+inline void emulated_cp_async(void *to, const void *from, int bytes, int read,
                                      EMULATOR_HERE) {
     emulator::copy_begin(to, from, bytes, read, { "cp.async", file, line });
 }
 // cp.async.commit_group; .wait_group N: all groups but the last N are done.
-static inline void emulated_cp_async_commit(void) { emulator::worker.current->copy_group++; }
-static inline void emulated_cp_async_wait(int groups) { emulator::copy_wait(groups); }
+inline void emulated_cp_async_commit(void) { emulator::worker.current->copy_group++; }
+inline void emulated_cp_async_wait(int groups) { emulator::copy_wait(groups); }

@@ -10,12 +10,12 @@ namespace emulator {
 
 constexpr unsigned ALL_LANES = 0xFFFFFFFFu;
 
-static inline int lane_index(void) { return index_of(worker.current) % 32; }
+inline int lane_index(void) { return index_of(worker.current) % 32; }
 
 // ---- the mechanism ----
 
 // If all lanes of f's collective have joined: does the work for all of them and makes them ready.
-static inline bool finish_collective(Fiber *f) {
+inline bool finish_collective(Fiber *f) {
     int warp = index_of(f) / 32;
     unsigned lanes = f->mask & ~worker.exited[warp];
     void *operands[32];
@@ -35,7 +35,7 @@ static inline bool finish_collective(Fiber *f) {
 
 // Joins a collective. `operands` points to this lane's struct of operands and results. The last
 // lane calls `combine` with all lanes' structs, which writes each lane's result into its struct.
-EMULATOR_APART static inline void collective(unsigned mask, void *operands, Combine combine,
+EMULATOR_APART inline void collective(unsigned mask, void *operands, Combine combine,
                                              Place here) {
     Fiber *me = worker.current;
     if (!worker.grid) fail("%s outside of a kernel, %s:%d", here.call, here.file, here.line);
@@ -60,7 +60,7 @@ EMULATOR_APART static inline void collective(unsigned mask, void *operands, Comb
 
 template <class T> struct Shuffle { T value, result; int source; };
 
-template <class T> static inline void shuffle_combine(void **operands, unsigned lanes) {
+template <class T> inline void shuffle_combine(void **operands, unsigned lanes) {
     for (int lane = 0; lane < 32; lane++) {
         if (!(lanes >> lane & 1)) continue;
         Shuffle<T> *to = (Shuffle<T> *)operands[lane];
@@ -69,7 +69,7 @@ template <class T> static inline void shuffle_combine(void **operands, unsigned 
     }
 }
 
-template <class T> static inline T shuffle(unsigned mask, T value, int source, Place here) {
+template <class T> inline T shuffle(unsigned mask, T value, int source, Place here) {
     static_assert(sizeof(T) <= 8, "a shuffle moves at most 8 bytes");
     Shuffle<T> s = { value, value, source };
     count_call(SHUFFLE, sizeof(T) > 4 ? 2 : 1);
@@ -79,29 +79,29 @@ template <class T> static inline T shuffle(unsigned mask, T value, int source, P
 
 // The first lane of this lane's segment. Shuffles stay within segments of `width` lanes, 2 to 32; a
 // lane whose source lies outside its segment reads its own value.
-static inline int segment(int lane, int width) { return lane & ~(width - 1); }
+inline int segment(int lane, int width) { return lane & ~(width - 1); }
 
-static inline void meet_combine(void **, unsigned) { }
+inline void meet_combine(void **, unsigned) { }
 
 }  // namespace emulator
 
-static inline void __syncwarp(unsigned mask = emulator::ALL_LANES, EMULATOR_HERE) {
+inline void __syncwarp(unsigned mask = emulator::ALL_LANES, EMULATOR_HERE) {
     emulator::collective(mask, nullptr, emulator::meet_combine, { "__syncwarp", file, line });
 }
 
 template <class T>
-static inline T __shfl_sync(unsigned mask, T value, int from, int width = 32, EMULATOR_HERE) {
+inline T __shfl_sync(unsigned mask, T value, int from, int width = 32, EMULATOR_HERE) {
     int source = emulator::segment(emulator::lane_index(), width) + (from & (width - 1));
     return emulator::shuffle(mask, value, source, { "__shfl_sync", file, line });
 }
 template <class T>
-static inline T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32, EMULATOR_HERE) {
+inline T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32, EMULATOR_HERE) {
     int lane = emulator::lane_index(), source = lane ^ bits;
     if (source >= emulator::segment(lane, width) + width) source = lane;
     return emulator::shuffle(mask, value, source, { "__shfl_xor_sync", file, line });
 }
 template <class T>
-static inline T __shfl_down_sync(unsigned mask, T value, unsigned by, int width = 32,
+inline T __shfl_down_sync(unsigned mask, T value, unsigned by, int width = 32,
                                  EMULATOR_HERE) {
     int lane = emulator::lane_index(), source = lane + (int)by;
     if (source >= emulator::segment(lane, width) + width) source = lane;

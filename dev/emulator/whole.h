@@ -13,21 +13,21 @@ typedef uint32_t __attribute__((may_alias)) Word32;
 typedef uint16_t __attribute__((may_alias)) Word16;
 
 #if defined(__x86_64__)
-static inline Word128 opaque(Word128 x) { asm("" : "+x"(x)); return x; }
+inline Word128 opaque(Word128 x) { asm("" : "+x"(x)); return x; }
 #elif defined(__aarch64__)
-static inline Word128 opaque(Word128 x) { asm("" : "+w"(x)); return x; }
+inline Word128 opaque(Word128 x) { asm("" : "+w"(x)); return x; }
 #else
-static inline Word128 opaque(Word128 x) { asm("" : "+m"(x)); return x; }
+inline Word128 opaque(Word128 x) { asm("" : "+m"(x)); return x; }
 #endif
-static inline Word64 opaque(Word64 x) { asm("" : "+r"(x)); return x; }
-static inline Word32 opaque(Word32 x) { asm("" : "+r"(x)); return x; }
-static inline Word16 opaque(Word16 x) { asm("" : "+r"(x)); return x; }
+inline Word64 opaque(Word64 x) { asm("" : "+r"(x)); return x; }
+inline Word32 opaque(Word32 x) { asm("" : "+r"(x)); return x; }
+inline Word16 opaque(Word16 x) { asm("" : "+r"(x)); return x; }
 
-template <class Word> static inline void copy_words(void *to, const void *from, size_t n) {
+template <class Word> inline void copy_words(void *to, const void *from, size_t n) {
     for (size_t i = 0; i < n; i++) ((Word *)to)[i] = opaque(((const Word *)from)[i]);
 }
 
-template <size_t BYTES> static inline void copy_whole(void *to, const void *from) {
+template <size_t BYTES> inline void copy_whole(void *to, const void *from) {
     if constexpr (BYTES % 16 == 0) copy_words<Word128>(to, from, BYTES / 16);
     else if constexpr (BYTES == 8) copy_words<Word64>(to, from, 1);
     else if constexpr (BYTES == 4) copy_words<Word32>(to, from, 1);

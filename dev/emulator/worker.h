@@ -71,14 +71,14 @@ struct Worker {
     size_t home_bytes;
     uint64_t random;                   // EMULATOR_SHUFFLE's generator; 0: no shuffling
 };
-static thread_local Worker worker = {};
+inline thread_local Worker worker = {};
 
-static inline int index_of(const Fiber *f) { return (int)(f - worker.fibers); }
+inline int index_of(const Fiber *f) { return (int)(f - worker.fibers); }
 
-static inline bool is_in(const unsigned *set, int i) { return set[i/32] >> i%32 & 1; }
+inline bool is_in(const unsigned *set, int i) { return set[i/32] >> i%32 & 1; }
 
 // Whether two lanes of a warp wait in the same collective.
-static inline bool same_collective(const Fiber *a, const Fiber *b) {
+inline bool same_collective(const Fiber *a, const Fiber *b) {
     return a->mask == b->mask && a->combine == b->combine &&
            a->collective.line == b->collective.line;
 }

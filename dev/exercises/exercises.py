@@ -12,6 +12,7 @@ overlays the repository: what it does not hold is read from there. An open exerc
 place of an empty function, and oracle.py compares the whole trainer with PyTorch.
 """
 import collections
+import glob
 import os
 import re
 import shlex
@@ -77,7 +78,7 @@ EXERCISES = [Exercise(*row) for row in [
      "a Totals `all`, call totals_share(&m->zero, &all), shorten the gradient to r->o.clip if "
      "that is not 0, by model_update's factor, and end with step_end(r, s, &all). The update is "
      "left out if the norm is not finite."),
-    ("sample_token", 11, "dev/train/sample.h", "sample_token",
+    ("sample_token", 11, "dev/train/sample.c", "sample_token",
      "Returns a token drawn from logits (V) at s->temperature, among the s->top_k likeliest (0: "
      "all) the fewest with s->top_p of the probability of all. s->candidates (V) is scratch, for "
      "qsort with `likelier`. One rng_uniform(rng) decides; at temperature 0 none is taken."),
@@ -85,10 +86,10 @@ EXERCISES = [Exercise(*row) for row in [
      "Computes rows past ... T-1 as model_forward computes all, and returns model_logits(m, T - "
      "1). acts_from gives a block's tensors from row `past` on; block_forward takes the number of "
      "new rows, and `past`."),
-    ("attention_tiled", 12, "dev/cpu/attention.h", "attention_forward_fast",
+    ("attention_tiled", 12, "dev/cpu/attention.c", "attention_forward_fast",
      "Writes what attention_forward_plain does, a block of QUERIES rows of a head at a time: q "
      "times k^T, attention_softmax, times v. head_scratch gives memory, pack_whole and "
-     "matmul_packed multiply (dev/cpu/matmul.h)."),
+     "matmul_packed multiply (dev/cpu/matmul.c)."),
     ("warp_sum", 13, KERNELS, "warp_sum",
      "Returns the sum of x over a warp's 32 lanes, in every lane."),
     ("softmax_row", 13, KERNELS, "softmax_row",
@@ -134,7 +135,7 @@ def write(path, text):
 
 def body_of(source, function):
     """Where a function's body begins and ends: after its brace, and before the one in column 0."""
-    found = re.search(rf"^static [^;{{}}]*?\b{function}\([^;{{}}]*\) \{{\n(.*?)^\}}", source,
+    found = re.search(rf"^\w[^;{{}}/#]*?\b{function}\([^;{{}}]*\) \{{\n(.*?)^\}}", source,
                       re.M | re.S)
     if not found:
         sys.exit(f"exercises.py: there is no function {function} to empty")
@@ -148,7 +149,7 @@ BARRIER = re.compile(r" *__syncthreads\(\); *// all have read the sums before th
 def empty(source, function, lines, code=""):
     """The source with a body of comments, and this code, in place of a function's own."""
     begin, end = body_of(source, function)
-    returns = source[:begin].rsplit("static ", 1)[1].split(function + "(")[0]
+    returns = source[:begin].rsplit(function + "(", 1)[0].rsplit("\n", 1)[1]
     text = "".join(f"    // {line}\n" for line in lines) + code
     return source[:begin] + text + ("" if "void" in returns else "    return 0;\n") + source[end:]
 
@@ -179,7 +180,7 @@ def alone(source, exercise):
 def functions_of(text):
     """The functions of a C source by name, each with the comment above it."""
     return {found[2]: found[1] for found in re.finditer(
-        r"((?:^//[^\n]*\n)*^static [^;{}]*?\b(\w+)\([^;{}]*\) \{\n.*?^\}\n)", text, re.M | re.S)}
+        r"((?:^//[^\n]*\n)*^\w[^;{}/#]*?\b(\w+)\([^;{}]*\) \{\n.*?^\}\n)", text, re.M | re.S)}
 
 
 def solve(source, name):
@@ -204,9 +205,7 @@ def headers():
 
 def files_of(exercise):
     """What a copy holds: the file to edit, and what must find it there."""
-    if exercise.file == KERNELS:
-        return [KERNELS, SIDE_CUDA]
-    return [exercise.file] if exercise.file in (TRAINER, RANKS) else [TRAINER] + headers()
+    return [KERNELS, SIDE_CUDA] if exercise.file == KERNELS else [exercise.file]
 
 
 # ---------------------------------------------------------------- programs
@@ -225,10 +224,30 @@ def compiler_says(variable, default, *args):
     return "it does not compile: " + errors[0]
 
 
+def sources(tree, file):
+    """What a side is compiled from: its own file, and the reader's, if that is none it includes."""
+    return [path_of(file)] + [name for name in glob.glob(os.path.join(tree, "dev", "*", "*.c"))
+                              if tree != ROOT]
+
+
+def flags_of(tree, file):
+    return ["-std=gnu11", "-O0", "-w", "-fno-math-errno", "-DPLAIN=1", *OPENMP, "-iquote", tree,
+            "-iquote", ROOT, *(f"-iquote{path_of(os.path.relpath(os.path.dirname(name), tree))}"
+                               for name in sources(tree, file)[1:])]
+
+
+def library():
+    """The rooms of dev/ as the trainer links them."""
+    name = os.path.join(os.environ.get("BUILD", "build"), "house.a")
+    with MAKE:
+        subprocess.run(["make", "-s", "CC=" + os.environ.get("CC", "cc"), name], cwd=ROOT,
+                       check=True)
+    return path_of(name)
+
+
 def compile_c(tree, program, file, *flags):
-    return compiler_says("CC", "cc", "-std=gnu11", "-O0", "-w", "-fno-math-errno", "-DPLAIN=1",
-                         *OPENMP, *flags, "-iquote", tree, "-iquote", ROOT, path_of(file), "-o",
-                         program, "-lm")
+    return compiler_says("CC", "cc", *flags_of(tree, file), *flags, *sources(tree, file), library(),
+                         "-o", program, "-lm")
 
 
 OPENMP = ["-fopenmp"]
@@ -250,10 +269,13 @@ def compile_bounds(tree, program, file):
 def compile_races(tree, program, file):
     """With threads.c, which finds data races: it needs gcc and OpenMP."""
     threads = path_of("dev", "exercises", "threads.c")
-    return (compiler_says("CC", "cc", "-O1", *OPENMP, "-c", threads, "-o", program + "_threads.o")
-            or compile_c(tree, program + ".o", file, *WATCHED, "-c")
-            or compiler_says("CC", "cc", *OPENMP, program + ".o", program + "_threads.o", "-o",
-                             program, "-lm"))
+    fault = compiler_says("CC", "cc", "-O1", *OPENMP, "-c", threads, "-o", program + "_threads.o")
+    objects = [program + "_threads.o"]
+    for source in sources(tree, file):
+        objects.append(f"{program}_{len(objects)}.o")
+        fault = fault or compiler_says("CC", "cc", *flags_of(tree, file), *WATCHED, "-c", source, "-o",
+                                       objects[-1])
+    return fault or compiler_says("CC", "cc", *OPENMP, *objects, library(), "-o", program, "-lm")
 
 
 def compile_cuda(tree, program):

@@ -5,7 +5,6 @@
 //
 // Each update takes two micro-batches, the second with fewer and shorter sequences. Then the first
 // sequence is run with the key/value cache.
-#define PROGRAM "train_gpt2"
 #define main train_gpt2_main
 #include "train_gpt2.c"
 #undef main
@@ -141,6 +140,7 @@ static void check_model(Config c, int B, int T, Rng *rng) {
 }
 
 int main(int argc, char **argv) {
+    *program_name() = "train_gpt2";
     check_out = argc == 5 ? fopen(argv[4], "wb") : NULL;
     if (!check_out) die("open NAME SEED THREADS FILE");
     Rng rng = rng_make((uint64_t)atoll(argv[2]), 0);

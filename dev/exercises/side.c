@@ -1,7 +1,6 @@
 // One side of the exercises in C (dev/check/side.h): built with the reader's train_gpt2.c and with
 // the original. Here is what rows of cases.h need beside the function that they call.
-#define PROGRAM "train_gpt2"
-#include "dev/train/loop.h"
+#include "dev/train/train.h"
 
 // gradient_accumulation calls train_step alone: what stands around it is counted here.
 #define step_begin around_step_begin

@@ -1,8 +1,7 @@
-// Lesson 16: byte pairs. Merges counted by hand beside those of bpe_train.h; then vocabularies of
+// Lesson 16: byte pairs. Merges counted by hand beside those of bpe_train.c; then vocabularies of
 // several sizes on tales that they were not learned from.
-#define PROGRAM "check_16_byte_pairs"
 #include "claim.h"
-#include "../data/bpe_train.h"         // tokenizer_train, tokenizer_encode
+#include "../data/data.h"
 #include "../data/tales.c"             // tale_write
 
 // ---- merges by hand ----
@@ -75,9 +74,9 @@ static void check_merges(void) {
         if (tokens.n != before - times) claim(false, "a merge saves a token each time");
     }
     size_t n = tokenizer_encode(&t, ids, SONG, SONG_N);
-    claim(t.n_merges == MERGES, "each merge of bpe_train.h is a pair that occurs most often");
+    claim(t.n_merges == MERGES, "each merge of bpe_train.c is a pair that occurs most often");
     claim(n == (size_t)tokens.n && memcmp(ids, tokens.id, n * sizeof *ids) == 0,
-          "bpe.h encodes the text to the same %zu tokens", n);
+          "bpe.c encodes the text to the same %zu tokens", n);
     static const char NEW[] = " that chat";
     printf("%s, a new text:", NEW + 1);
     show_tokens(&t, ids, tokenizer_encode(&t, ids, NEW, sizeof NEW - 1));
@@ -124,6 +123,7 @@ static bool same_text(const Tokenizer *t, const int *ids, size_t count, const ch
 }
 
 int main(void) {
+    *program_name() = "check_16_byte_pairs";
     static char train[TRAIN_N], test[TEST_N];
     static int ids[TEST_N];
     static const int sizes[] = { 257, 300, 400, 600, 1000 };

@@ -18,7 +18,7 @@ bandwidth = {name: float(gb) for name, gb in
              re.findall(r'\{ "(\w+)", (\d+), \d+, [\d.]+, \d+ \}', read("emulator", "profile.h"))}
 peak = {name: float(tflops) for name, tflops in
         re.findall(r'\{ "(\w+)", \d+, (\d+), \d+, \d+, (?:true|false) \}',
-                   read("train", "plan.h"))}
+                   read("plan", "plan.c"))}
 ridge = {name: 1000 * peak[name] / gb for name, gb in bandwidth.items()}
 GPU = "h100"
 

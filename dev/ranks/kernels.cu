@@ -1,10 +1,10 @@
-// The kernels that serve ranks, the noise scale and DiLoCo: what dev/ranks/comm.h and zero.h ask
+// The kernels that serve ranks, the noise scale and DiLoCo: what dev/ranks/comm.c and zero.c ask
 // of a GPU. Part of train_gpt2.cu, which includes this file in its section "The GPU": packs, load,
 // store, block_sum and LAUNCH_CHECK are defined there.
 
-// ---- work on flat buffers: a CPU's loops in dev/ranks/zero.h ----
+// ---- work on flat buffers: a CPU's loops in dev/ranks/zero.c ----
 
-static void floats_clear(float *x, size_t n, Stream stream) {
+void floats_clear(float *x, size_t n, Stream stream) {
     CUDA_CHECK(cudaMemsetAsync(x, 0, n * sizeof *x, stream));
 }
 
@@ -23,7 +23,7 @@ __global__ void axpby_kernel(float *y, float a, const float *x, float b, size_t 
 }
 
 // Here and below n is a multiple of a pack, as every bucket is long.
-static void floats_axpby(float *y, float a, const float *x, float b, size_t n, Stream stream) {
+void floats_axpby(float *y, float a, const float *x, float b, size_t n, Stream stream) {
     assert(n % PACK == 0);
     axpby_kernel<<<blocks_for(n, 256*PACK), 256, 0, stream>>>(y, a, x, b, n);
     LAUNCH_CHECK();
@@ -52,7 +52,7 @@ __global__ void measure_kernel(double *squares, float *sum, float *x, size_t n) 
 
 // z->partials += the sums of the squares of x's (n) pieces, those of all buckets one after the
 // other, in the order of the launches. With `sum` not NULL, x is also added to it, and cleared.
-static void floats_measure(Zero *z, float *sum, float *x, size_t n) {
+void floats_measure(Zero *z, float *sum, float *x, size_t n) {
     assert(n % PACK == 0);
     measure_kernel<<<blocks_for(n, ZERO_MEASURED), 256, 0, z->stream>>>(z->partials, sum, x, n);
     LAUNCH_CHECK();
@@ -75,14 +75,14 @@ __global__ void weigh_kernel(double *squares, const float *x, const float *v, fl
     if (threadIdx.x == 0) squares[blockIdx.x] += square;
 }
 
-static void floats_weigh(Zero *z, Norms norm, const float *x, const float *v, size_t n) {
+void floats_weigh(Zero *z, Norms norm, const float *x, const float *v, size_t n) {
     assert(n % PACK == 0);
     weigh_kernel<<<blocks_for(n, ZERO_MEASURED), 256, 0, z->stream>>>(
         z->partials + norm*zero_partials_count(z), x, v, z->correct_v, ADAM_EPS, n);
     LAUNCH_CHECK();
 }
 
-// ---- floats that other ranks have sent: what dev/ranks/comm.h asks of a GPU ----
+// ---- floats that other ranks have sent: what dev/ranks/comm.c asks of a GPU ----
 
 // W elements side by side, T a float or the 16 bits of a bf16: a thread's share. It is moved 16
 // bytes at a time where it begins at a multiple of 16. The last elements of a buffer go one by one,
@@ -156,8 +156,8 @@ static void tree_sum_of(float *out, const void *const *x, int terms, float scale
 }
 
 // The GPU's tree_sum.
-static void gpu_sum(float *out, const void *const *x, int terms, float scale, CommType type,
-                    CommMode mode, size_t n, cudaStream_t stream) {
+void gpu_sum(float *out, const void *const *x, int terms, float scale, CommType type,
+             CommMode mode, size_t n, cudaStream_t stream) {
     if (type == COMM_FP32) tree_sum_of<float>(out, x, terms, scale, mode, n, stream);
     else tree_sum_of<uint16_t>(out, x, terms, scale, mode, n, stream);
 }
@@ -190,16 +190,16 @@ static void convert_all(To *out, const From *x, size_t n, cudaStream_t stream) {
     }
 }
 
-static void gpu_narrow(uint16_t *out, const float *x, size_t n, cudaStream_t stream) {
+void gpu_narrow(uint16_t *out, const float *x, size_t n, cudaStream_t stream) {
     convert_all(out, x, n, stream);
 }
-static void gpu_widen(float *out, const uint16_t *x, size_t n, cudaStream_t stream) {
+void gpu_widen(float *out, const uint16_t *x, size_t n, cudaStream_t stream) {
     convert_all(out, x, n, stream);
 }
 
 #ifndef PRECISION_FP32
 // tp_sum of activations in bf16: terms are rounded to bf16, and so is their fp32 sum.
-static void tp_sum(const TpGroup *group, real *x, size_t n) {
+void tp_sum(const TpGroup *group, real *x, size_t n) {
     if (group->size > 1)
         comm_wait(group->comm, comm_all_reduce_bf16(group->comm, (uint16_t *)x, n));
 }
@@ -207,7 +207,7 @@ static void tp_sum(const TpGroup *group, real *x, size_t n) {
 
 // ---- buckets between the CPU's memory and the GPU's: for loading, drawing, saving ----
 
-static void zero_open(Zero *z) {
+void zero_open(Zero *z) {
     CUDA_CHECK(cudaMallocHost((void **)&z->host_bucket,
                               gpt2_largest_bucket(&z->file) * sizeof(float)));
     size_t whole = gpt2_largest_bucket(&z->tp.whole) * sizeof(float);
@@ -221,7 +221,7 @@ static void zero_open(Zero *z) {
     free(chunks);
 }
 
-static void zero_close(Zero *z) {
+void zero_close(Zero *z) {
     zero_free(z);
     CUDA_CHECK(cudaFreeHost(z->host_bucket));
     free(z->whole);
@@ -248,17 +248,17 @@ static void bucket_copy(float *on_gpu, float *on_cpu, int bucket, Slice s, const
     CUDA_CHECK(cudaStreamSynchronize(z->stream));
 }
 
-static float *bucket_place_own(Zero *z, Kept what, int bucket) {
+float *bucket_place_own(Zero *z, Kept what, int bucket) {
     (void)what, (void)bucket;
     return z->host_bucket;
 }
 
-static void bucket_take(Zero *z, Buffer b, int bucket) {
+void bucket_take(Zero *z, Buffer b, int bucket) {
     bucket_copy(b.data + zero_own_begin(z, bucket, b.slices), z->host_bucket, bucket,
                 zero_own(z, bucket), z, cudaMemcpyHostToDevice);
 }
 
-static const float *bucket_show(Zero *z, float *whole, int bucket) {
+const float *bucket_show(Zero *z, float *whole, int bucket) {
     Slice all = { 0, gpt2_bucket(&z->c, bucket).count };
     if (z->rank == 0) bucket_copy(whole, z->host_bucket, bucket, all, z, cudaMemcpyDeviceToHost);
     return z->host_bucket;
@@ -275,7 +275,7 @@ __global__ void params_round_kernel(real *params, const float *masters, size_t n
 
 // What layers read, after the masters have been filled: this rank rounds what it owns, and gathers
 // the rest from the other ranks.
-static void zero_loaded(Zero *z) {
+void zero_loaded(Zero *z) {
     Buffer masters = kept_buffer(z, KEPT_WEIGHTS);
     for (int b = 0; b < gpt2_n_buckets(&z->c) && sizeof(real) < sizeof(float); b++) {
         size_t n = zero_own(z, b).count;

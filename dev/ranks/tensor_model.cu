@@ -1,6 +1,6 @@
 // The model cut across the ranks of a tensor group, on a GPU: part of train_gpt2.cu, which includes
 // it behind its training loop. Each function replaces, line by line, the one of train_gpt2.cu
-// without tp_. dev/ranks/tensor.h has the picture. Cn = C/n are a rank's channels of attention, NHn
+// without tp_. dev/ranks/tensor.c has the picture. Cn = C/n are a rank's channels of attention, NHn
 // its heads, Vn its words. Tokens arrive as rows of this rank's wte: -1 is another rank's word.
 
 // What the kernels cannot do.

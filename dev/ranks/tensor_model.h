@@ -1,5 +1,5 @@
 // The model cut across the ranks of a tensor group: part of train_gpt2.c. Read each function beside
-// the one of train_gpt2.c without tp_. tensor.h has the picture, and why sums stand where they do.
+// the one of train_gpt2.c without tp_. tensor.c has the picture, and why sums stand where they do.
 // Cn = C/n are a rank's channels of attention, NHn its heads, Vn its words.
 
 // ---- embedding: a rank gives the rows of its own words, and zeros for the others ----

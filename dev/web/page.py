@@ -35,7 +35,7 @@ SLIDERS = [("tokens", "Tokens of the run", 160, 1), ("devices", "Devices", 12, 1
            ("far", "Bandwidth of a device between machines", 120, 1),
            ("far-latency", "Latency between machines", 100, 1),
            ("per-machine", "Devices a machine", 7, 1), ("price", "Price of a device-hour", 20, 0.1)]
-GPUS = ["h100", "h200", "b200", "a100", "4090", "l40s"]      # of plan_gpus in dev/train/plan.h
+GPUS = ["h100", "h200", "b200", "a100", "4090", "l40s"]      # of plan_gpus in dev/plan/plan.c
 
 
 # Where the controls begin: H100s with NVLink, and the laboratory's cores with experiment 5's link.

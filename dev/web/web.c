@@ -15,7 +15,7 @@
 #define main train_gpt2_main
 #include "../../train_gpt2.c"
 #undef main
-#include "../data/tales.h"             // tale_write
+#include "../data/data.h"
 
 #ifdef __wasm__
 #define EXPORT(name) __attribute__((export_name(#name)))
@@ -74,7 +74,7 @@ static void tales_open(Loader *l, int split, size_t tokens, const Run *r) {
 
 // ---- the run ----
 
-// run_open (dev/train/open.h), where there are no files.
+// run_open (dev/train/open.c), where there are no files.
 static void tales_run_open(Run *r) {
     Error err;
     r->data.size = 1;
@@ -104,13 +104,14 @@ EXPORT(web_flags) char *web_flags(void) {
 
 // Reads those flags. Returns false after --help.
 static bool web_start(void) {
-    char *argv[MOST_FLAGS + 1] = { PROGRAM }, *flag = web_flags();
+    char *argv[MOST_FLAGS + 1] = { "train_gpt2" }, *flag = web_flags();
     int argc = 1;
+    *program_name() = argv[0];
     for (; *flag && argc < MOST_FLAGS; flag += strlen(flag) + 1) argv[argc++] = flag;
     return run_start(&web()->run, &web()->model, &web()->machine, argc, argv);
 }
 
-// run_plan (dev/train/plan_run.h), where there are no files.
+// run_plan (dev/train/plan_run.c), where there are no files.
 EXPORT(web_plan) void web_plan(void) {
     Run *r = &web()->run;
     int workers;

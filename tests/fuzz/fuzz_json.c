@@ -1,7 +1,7 @@
 // Whatever the bytes: no crash; and what is accepted has one meaning, so its tree adds up. As
 // config.json and as state.json, accepted sizes and counts fit their ranges.
 #include <assert.h>
-#include "../../dev/files/checkpoint.h"
+#include "../../dev/files/checkpoint.c"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     Json j;

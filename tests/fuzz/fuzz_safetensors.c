@@ -3,7 +3,8 @@
 // A file begins with the length of its header, which no longer fits when a fuzzer inserts a byte.
 // So an input that begins with the header's bracket gets its length put before it; the header then
 // ends at the first NUL, and the tensors' bytes follow.
-#include "../../dev/files/checkpoint.h"
+#include "../../dev/files/checkpoint.c"
+#include "../../dev/files/safetensors.c"
 
 // As one of a checkpoint's files, of the smallest model, with one worker.
 static void check_kept(const SafeTensors *s, KeptFile file) {

@@ -3,7 +3,7 @@
 //
 // The file stands in the loader twice, so that windows of a second shard are read as well. Two
 // words that the header does not use choose the windows' length and the model's vocabulary.
-#include "../../dev/data/entropy.h"
+#include "../../dev/data/entropy.c"
 
 static void check_window(const Loader *l, size_t window, const int *inputs, const int *targets) {
     size_t T = (size_t)l->T, half = l->n_windows / 2;

@@ -9,16 +9,15 @@
 //     \3    a whole vocab.json; the input is the merges.txt beside it
 //
 // Any other input is a file as it stands; a NUL in it ends a vocab.json, and a merges.txt follows.
-#define PROGRAM "fuzz_tokenizer"
 #include <assert.h>
-#include "../../dev/data/tokenizer.h"
+#include "../../dev/data/tokenizer.c"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 // ---- what is put before an input ----
 
-typedef struct { char *text; size_t n; } Prefix;
-typedef struct { Prefix tiktoken, tokenizer_json, vocab_json; Json vocab; } Prefixes;
+typedef struct { char *text; size_t n; } Opening;
+typedef struct { Opening tiktoken, tokenizer_json, vocab_json; Json vocab; } Openings;
 
 static void print_tiktoken(FILE *f) {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -41,8 +40,8 @@ static void print_vocab(FILE *f) {
     tokenizer_free(&t);
 }
 
-static Prefixes prefixes_make(void) {
-    Prefixes p;
+static Openings prefixes_make(void) {
+    Openings p;
     Error err;
     FILE *f = open_memstream(&p.tiktoken.text, &p.tiktoken.n);
     print_tiktoken(f);
@@ -60,15 +59,15 @@ static Prefixes prefixes_make(void) {
 }
 
 // Made once: they are most of the work otherwise.
-static const Prefixes *prefixes(void) {
-    static Prefixes made;
+static const Openings *prefixes(void) {
+    static Openings made;
     if (!made.tiktoken.text) made = prefixes_make();
     return &made;
 }
 
 // ---- the kinds of input ----
 
-static bool parse_after(Tokenizer *t, const Prefix *p, const char *text, size_t n, Error *err) {
+static bool parse_after(Tokenizer *t, const Opening *p, const char *text, size_t n, Error *err) {
     char *whole = (char *)alloc_or_die(p->n + n, "the file");
     memcpy(whole, p->text, p->n);
     memcpy(whole + p->n, text, n);
@@ -96,7 +95,7 @@ static bool parse_pair(Tokenizer *t, const char *text, size_t n, const char *nul
 }
 
 static bool parse_input(Tokenizer *t, const char *text, size_t n, Error *err) {
-    const Prefixes *p = prefixes();
+    const Openings *p = prefixes();
     memset(t, 0, sizeof *t);
     if (n == 0) return false;
     if (text[0] == 1) return parse_after(t, &p->tiktoken, text + 1, n - 1, err);

@@ -39,7 +39,7 @@
 #define EMULATOR_ERROR_VALUE(name, value, text) name = value,
 enum cudaError_t { EMULATOR_ERRORS(EMULATOR_ERROR_VALUE) };
 
-static inline const char *cudaGetErrorString(cudaError_t e) {
+inline const char *cudaGetErrorString(cudaError_t e) {
 #define EMULATOR_ERROR_TEXT(name, value, text) case name: return text;
     switch (e) { EMULATOR_ERRORS(EMULATOR_ERROR_TEXT) }
     return "unrecognized error code";
@@ -59,32 +59,32 @@ struct Device {
     Attribute *attributes;             // kernels with more dynamic shared memory
     int current;                       // set by cudaSetDevice
 };
-static Device device;
+inline Device device;
 
-static inline long long setting(const char *name, long long otherwise) {
+inline long long setting(const char *name, long long otherwise) {
     const char *text = getenv(name);
     return text ? strtoll(text, nullptr, 10) : otherwise;
 }
 
-static inline int device_count(void) {
+inline int device_count(void) {
     int there = (int)setting("EMULATOR_DEVICES", 1);
     return there > 0 && getenv("CUDA_VISIBLE_DEVICES") ? 1 : there;
 }
 
 // A driver runs programs built with its major version of CUDA, and with earlier ones.
-static inline int driver_version(void) { return (int)setting("EMULATOR_DRIVER", CUDART_VERSION); }
+inline int driver_version(void) { return (int)setting("EMULATOR_DRIVER", CUDART_VERSION); }
 
 // The number in the machine of the device that this program uses.
-static inline int device_number(void) {
+inline int device_number(void) {
     return (int)setting("CUDA_VISIBLE_DEVICES", device.current);
 }
 
-static inline size_t memory_total(void) {
+inline size_t memory_total(void) {
     return (size_t)setting("EMULATOR_MEMORY", 8ll << 30);
 }
 
 // Returns e, and keeps an error for cudaGetLastError.
-static inline cudaError_t result(cudaError_t e) {
+inline cudaError_t result(cudaError_t e) {
     if (device_count() < 1) e = cudaErrorNoDevice;
     if (e != cudaSuccess) device.last_error = e;
     return e;
@@ -94,7 +94,7 @@ static inline cudaError_t result(cudaError_t e) {
 
 // A call that waits for stream s, or, with null, may wait for any: cudaMalloc for one. It makes
 // their captures invalid. Returns cudaSuccess if there are none.
-static inline cudaError_t refuse_wait(cudaStream_t s = nullptr) {
+inline cudaError_t refuse_wait(cudaStream_t s = nullptr) {
     cudaError_t e = cudaSuccess;
     for (cudaStream_t other = &default_stream; other; other = other->next) {
         if (!other->capture || (s && s != other)) continue;
@@ -105,39 +105,39 @@ static inline cudaError_t refuse_wait(cudaStream_t s = nullptr) {
 }
 
 // An operation in s. One in the default stream would have to wait for the captured ones.
-static inline cudaError_t refuse_operation(cudaStream_t s) {
+inline cudaError_t refuse_operation(cudaStream_t s) {
     if (s->capture) return s->capture->invalid ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
     return s == &default_stream ? refuse_wait() : cudaSuccess;
 }
 
 }  // namespace emulator
 
-static inline cudaError_t cudaGetLastError(void) {
+inline cudaError_t cudaGetLastError(void) {
     cudaError_t e = emulator::device.last_error;
     emulator::device.last_error = cudaSuccess;
     return e;
 }
 
-static inline cudaError_t cudaGetDeviceCount(int *count) {
+inline cudaError_t cudaGetDeviceCount(int *count) {
     *count = emulator::device_count();
     return emulator::result(emulator::driver_version() / 1000 < CUDART_VERSION / 1000
                             ? cudaErrorInsufficientDriver : cudaSuccess);
 }
-static inline cudaError_t cudaSetDevice(int i) {
+inline cudaError_t cudaSetDevice(int i) {
     if (i < 0 || i >= emulator::device_count()) return emulator::result(cudaErrorInvalidDevice);
     emulator::device.current = i;
     return emulator::result(cudaSuccess);
 }
-static inline cudaError_t cudaDeviceSynchronize(void) {
+inline cudaError_t cudaDeviceSynchronize(void) {
     cudaError_t e = emulator::refuse_wait();
     if (e == cudaSuccess) emulator::wait_for_all();
     return emulator::result(e);
 }
-static inline cudaError_t cudaDriverGetVersion(int *version) {
+inline cudaError_t cudaDriverGetVersion(int *version) {
     *version = emulator::device_count() > 0 ? emulator::driver_version() : 0;
     return cudaSuccess;
 }
-static inline cudaError_t cudaRuntimeGetVersion(int *version) {
+inline cudaError_t cudaRuntimeGetVersion(int *version) {
     *version = CUDART_VERSION;
     return cudaSuccess;
 }
@@ -148,7 +148,7 @@ struct cudaDeviceProp {
     size_t sharedMemPerBlockOptin, sharedMemPerMultiprocessor;
 };
 
-static inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int i) {
+inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int i) {
     if (i < 0 || i >= emulator::device_count()) return emulator::result(cudaErrorInvalidDevice);
     int capability = (int)emulator::setting("EMULATOR_CAPABILITY", 90);
     *p = {};

@@ -3,12 +3,12 @@
 #pragma once
 #include "devices.h"
 
-static inline cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
+inline cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
     if (least) *least = 0;
     if (greatest) *greatest = -5;
     return emulator::result(cudaSuccess);
 }
-static inline cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags,
+inline cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags,
                                                        int) {
     if (flags > cudaStreamNonBlocking) return emulator::result(cudaErrorInvalidValue);
     cudaStream_t s = new emulator_stream();
@@ -17,18 +17,18 @@ static inline cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, uns
     emulator::default_stream.next = *stream = s;
     return emulator::result(cudaSuccess);
 }
-static inline cudaError_t cudaStreamCreate(cudaStream_t *stream) {
+inline cudaError_t cudaStreamCreate(cudaStream_t *stream) {
     return cudaStreamCreateWithPriority(stream, cudaStreamDefault, 0);
 }
 // What is queued in the stream still runs.
-static inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     cudaStream_t s = emulator::stream_of(stream);
     if (!s || s == &emulator::default_stream)
         return emulator::result(cudaErrorInvalidResourceHandle);
     s->destroyed = true;
     return emulator::result(cudaSuccess);
 }
-static inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     cudaStream_t s = emulator::stream_of(stream);
     if (!s) return emulator::result(cudaErrorInvalidResourceHandle);
     cudaError_t e = emulator::refuse_wait(s);
@@ -48,21 +48,21 @@ typedef struct emulator_event {
 } *cudaEvent_t;
 enum { cudaEventDefault = 0, cudaEventDisableTiming = 2 };
 
-static inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags) {
+inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags) {
     *e = new emulator_event();
     (*e)->flags = flags;
     return emulator::result(cudaSuccess);
 }
-static inline cudaError_t cudaEventCreate(cudaEvent_t *e) {
+inline cudaError_t cudaEventCreate(cudaEvent_t *e) {
     return cudaEventCreateWithFlags(e, cudaEventDefault);
 }
-static inline cudaError_t cudaEventDestroy(cudaEvent_t e) {
+inline cudaError_t cudaEventDestroy(cudaEvent_t e) {
     if (!e) return emulator::result(cudaErrorInvalidResourceHandle);
     e->destroyed = true;
     if (e->queued == 0) delete e;
     return emulator::result(cudaSuccess);
 }
-static inline cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t stream = nullptr) {
+inline cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t stream = nullptr) {
     cudaStream_t s = emulator::stream_of(stream);
     if (!e || !s) return emulator::result(cudaErrorInvalidResourceHandle);
     cudaError_t refused = emulator::refuse_operation(s);
@@ -78,7 +78,7 @@ static inline cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t stream = n
 }
 // Waits for the moment that the event has now; recording it again does not change the wait. An
 // event of a capture would make s join it: captures of several streams are not emulated.
-static inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t e, unsigned = 0) {
+inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t e, unsigned = 0) {
     cudaStream_t s = emulator::stream_of(stream);
     if (!e || !s) return emulator::result(cudaErrorInvalidResourceHandle);
     cudaError_t refused = emulator::refuse_operation(s);
@@ -89,19 +89,19 @@ static inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t e
     return emulator::result(refused);
 }
 
-static inline cudaError_t cudaEventSynchronize(cudaEvent_t e) {
+inline cudaError_t cudaEventSynchronize(cudaEvent_t e) {
     if (!e) return emulator::result(cudaErrorInvalidResourceHandle);
     cudaError_t refused = e->captured ? cudaErrorCapturedEvent : emulator::refuse_wait();
     if (refused == cudaSuccess) emulator::wait_for(e->moment);
     return emulator::result(refused);
 }
-static inline cudaError_t cudaEventQuery(cudaEvent_t e) {
+inline cudaError_t cudaEventQuery(cudaEvent_t e) {
     if (!e) return emulator::result(cudaErrorInvalidResourceHandle);
     cudaError_t refused = e->captured ? cudaErrorCapturedEvent : emulator::refuse_wait();
     if (refused == cudaSuccess && !emulator::ask_for(e->moment)) refused = cudaErrorNotReady;
     return emulator::result(refused);
 }
-static inline cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to) {
+inline cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to) {
     if (!from || !to || !from->records || !to->records ||
         ((from->flags | to->flags) & cudaEventDisableTiming))
         return emulator::result(cudaErrorInvalidResourceHandle);

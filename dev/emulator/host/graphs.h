@@ -10,7 +10,7 @@ typedef struct emulator_node *cudaGraphNode_t;
 
 enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
 
-static inline cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+inline cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
     cudaStream_t s = emulator::stream_of(stream);
     if (!s) return emulator::result(cudaErrorInvalidResourceHandle);
     if (s == &emulator::default_stream)
@@ -20,7 +20,7 @@ static inline cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStream
     return emulator::result(cudaSuccess);
 }
 
-static inline cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
+inline cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
     cudaStream_t s = emulator::stream_of(stream);
     *graph = nullptr;
     if (!s) return emulator::result(cudaErrorInvalidResourceHandle);
@@ -33,21 +33,21 @@ static inline cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t 
 }
 
 // The number of operations; the nodes themselves are not emulated.
-static inline cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *n) {
+inline cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *n) {
     if (!graph || !n) return emulator::result(cudaErrorInvalidValue);
     if (nodes) return emulator::result(cudaErrorNotSupported);
     *n = graph->works.size();
     return emulator::result(cudaSuccess);
 }
 
-static inline cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t graph,
+inline cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t graph,
                                                         unsigned long long) {
     if (!exec || !graph) return emulator::result(cudaErrorInvalidValue);
     *exec = new emulator_graph_exec{ graph->works };
     return emulator::result(cudaSuccess);
 }
 
-static inline cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
+inline cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
     cudaStream_t s = emulator::stream_of(stream);
     if (!s || !exec) return emulator::result(s ? cudaErrorInvalidValue
                                                : cudaErrorInvalidResourceHandle);
@@ -57,12 +57,12 @@ static inline cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t str
     return emulator::result(e);
 }
 
-static inline cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+inline cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
     if (!graph) return emulator::result(cudaErrorInvalidValue);
     delete graph;
     return emulator::result(cudaSuccess);
 }
-static inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
     if (!exec) return emulator::result(cudaErrorInvalidValue);
     delete exec;
     return emulator::result(cudaSuccess);

@@ -15,18 +15,18 @@ enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 
 namespace emulator {
 
-static inline size_t dynamic_limit(const void *kernel) {
+inline size_t dynamic_limit(const void *kernel) {
     for (Attribute *a = device.attributes; a; a = a->next)
         if (a->kernel == kernel) return (size_t)a->dynamic_bytes;
     return STATIC_SHARED_LIMIT;
 }
 
 // As if every program had been built for sm_80 and later.
-static inline cudaError_t can_run(void) {
+inline cudaError_t can_run(void) {
     return setting("EMULATOR_CAPABILITY", 90) < 80 ? cudaErrorNoKernelImageForDevice : cudaSuccess;
 }
 
-static inline cudaError_t check_launch(dim3 grid, dim3 block, size_t shared, const void *kernel) {
+inline cudaError_t check_launch(dim3 grid, dim3 block, size_t shared, const void *kernel) {
     uint64_t threads = (uint64_t)block.x * block.y * block.z;
     if (can_run() != cudaSuccess) return can_run();
     if (grid.x < 1 || grid.y < 1 || grid.z < 1 || threads < 1) return cudaErrorInvalidConfiguration;
@@ -41,7 +41,7 @@ struct Config { const char *name; dim3 grid, block; size_t shared; cudaStream_t 
 
 #ifdef EMULATOR_PTX
 // In place of grid_run: what nvcc made of the kernel.
-static inline void run_ptx(const Grid &g, const void *kernel, std::vector<ptx::Argument> given) {
+inline void run_ptx(const Grid &g, const void *kernel, std::vector<ptx::Argument> given) {
     std::vector<ptx::Range> memory;
     for (Allocation *list : { device.allocations, device.pinned })
         for (Allocation *a = list; a; a = a->next)
@@ -53,7 +53,7 @@ static inline void run_ptx(const Grid &g, const void *kernel, std::vector<ptx::A
 
 // The arguments are evaluated once, at the launch; every thread gets copies.
 template <class Kernel, class... Arguments>
-static inline void run(const Config &c, const void *address, Kernel kernel,
+inline void run(const Config &c, const void *address, Kernel kernel,
                        Arguments... arguments) {
     cudaStream_t s = stream_of(c.stream);
     cudaError_t e = check_launch(c.grid, c.block, c.shared, address);
@@ -86,7 +86,7 @@ template <class... Parameters> struct Launch {
 };
 
 template <class... Parameters>
-static inline Launch<Parameters...> launch(const char *name, void (*kernel)(Parameters...),
+inline Launch<Parameters...> launch(const char *name, void (*kernel)(Parameters...),
                                            dim3 grid, dim3 block, size_t shared = 0,
                                            cudaStream_t stream = nullptr) {
     return { { name, grid, block, shared, stream }, kernel };
@@ -97,7 +97,7 @@ static inline Launch<Parameters...> launch(const char *name, void (*kernel)(Para
 }  // namespace emulator
 
 template <class Kernel>
-static inline cudaError_t cudaFuncSetAttribute(Kernel *kernel, cudaFuncAttribute, int value) {
+inline cudaError_t cudaFuncSetAttribute(Kernel *kernel, cudaFuncAttribute, int value) {
     if (value < 0 || (size_t)value > emulator::OPTIN_SHARED_LIMIT)
         return emulator::result(cudaErrorInvalidValue);
     emulator::Attribute *a = emulator::device.attributes;
@@ -117,7 +117,7 @@ static inline cudaError_t cudaFuncSetAttribute(Kernel *kernel, cudaFuncAttribute
 struct cudaFuncAttributes { int binaryVersion; };
 
 template <class Kernel>
-static inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, Kernel *) {
+inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, Kernel *) {
     a->binaryVersion = (int)emulator::setting("EMULATOR_CAPABILITY", 90);
     return emulator::result(emulator::can_run());
 }

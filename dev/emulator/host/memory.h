@@ -9,7 +9,7 @@
 namespace emulator {
 
 // The allocation in a list that contains these bytes, or null.
-static inline Allocation *find(Allocation *list, const void *p, size_t bytes) {
+inline Allocation *find(Allocation *list, const void *p, size_t bytes) {
     const char *begin = (const char *)p;
     for (Allocation *a = list; a; a = a->next)
         if (begin >= a->data && begin <= a->data + a->bytes &&
@@ -17,11 +17,11 @@ static inline Allocation *find(Allocation *list, const void *p, size_t bytes) {
     return nullptr;
 }
 
-static inline Allocation *allocation_of(const void *p, size_t bytes) {
+inline Allocation *allocation_of(const void *p, size_t bytes) {
     return find(device.allocations, p, bytes);
 }
 
-static inline cudaError_t allocate(Allocation **list, void **p, size_t bytes) {
+inline cudaError_t allocate(Allocation **list, void **p, size_t bytes) {
     Allocation *a = (Allocation *)malloc(sizeof *a);
     if (!a || posix_memalign(p, 256, bytes)) { free(a); return cudaErrorMemoryAllocation; }
     *a = { (char *)*p, bytes, *list };
@@ -31,7 +31,7 @@ static inline cudaError_t allocate(Allocation **list, void **p, size_t bytes) {
 }
 
 // Waits for the device: queued operations may still use the memory.
-static inline cudaError_t release(Allocation **list, void *p) {
+inline cudaError_t release(Allocation **list, void *p) {
     if (!p) return cudaSuccess;
     while (*list && (*list)->data != p) list = &(*list)->next;
     if (!*list) return cudaErrorInvalidValue;
@@ -45,7 +45,7 @@ static inline cudaError_t release(Allocation **list, void *p) {
     return cudaSuccess;
 }
 
-static inline size_t memory_left(void) {
+inline size_t memory_left(void) {
     size_t left = memory_total();
     for (Allocation *a = device.allocations; a; a = a->next) left -= a->bytes;
     return left;
@@ -56,7 +56,7 @@ static inline size_t memory_left(void) {
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice,
                       cudaMemcpyDefault };
 
-template <class T> static inline cudaError_t cudaMalloc(T **p, size_t bytes) {
+template <class T> inline cudaError_t cudaMalloc(T **p, size_t bytes) {
     *p = nullptr;
     cudaError_t refused = emulator::refuse_wait();
     if (bytes == 0 || refused != cudaSuccess) return emulator::result(refused);
@@ -66,23 +66,23 @@ template <class T> static inline cudaError_t cudaMalloc(T **p, size_t bytes) {
     return emulator::result(e);
 }
 
-static inline cudaError_t cudaFree(void *p) {
+inline cudaError_t cudaFree(void *p) {
     cudaError_t e = emulator::release(&emulator::device.allocations, p);
     if (e == cudaSuccess) emulator::count_forget(p);
     return emulator::result(e);
 }
 
-template <class T> static inline cudaError_t cudaMallocHost(T **p, size_t bytes) {
+template <class T> inline cudaError_t cudaMallocHost(T **p, size_t bytes) {
     *p = nullptr;
     cudaError_t refused = emulator::refuse_wait();
     if (bytes == 0 || refused != cudaSuccess) return emulator::result(refused);
     return emulator::result(emulator::allocate(&emulator::device.pinned, (void **)p, bytes));
 }
-static inline cudaError_t cudaFreeHost(void *p) {
+inline cudaError_t cudaFreeHost(void *p) {
     return emulator::result(emulator::release(&emulator::device.pinned, p));
 }
 
-static inline cudaError_t cudaMemGetInfo(size_t *available, size_t *total) {
+inline cudaError_t cudaMemGetInfo(size_t *available, size_t *total) {
     *total = emulator::memory_total();
     *available = emulator::memory_left();
     return emulator::result(cudaSuccess);
@@ -91,7 +91,7 @@ static inline cudaError_t cudaMemGetInfo(size_t *available, size_t *total) {
 namespace emulator {
 
 // Source and destination must be where the direction says, each inside one allocation.
-static inline cudaError_t check_copy(const void *to, const void *from, size_t bytes,
+inline cudaError_t check_copy(const void *to, const void *from, size_t bytes,
                                      cudaMemcpyKind kind) {
     bool to_device = allocation_of(to, 0), from_device = allocation_of(from, 0);
     bool wants_to = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
@@ -104,14 +104,14 @@ static inline cudaError_t check_copy(const void *to, const void *from, size_t by
 }
 
 // Pageable: neither device memory nor pinned host memory. A GPU cannot read it directly.
-static inline bool is_pageable(const void *p) {
+inline bool is_pageable(const void *p) {
     return !allocation_of(p, 0) && !find(device.pinned, p, 0);
 }
 
 // Copies as a GPU does. What the device can address is copied when the stream gets there. A
 // pageable source is staged before the call returns; a pageable destination is complete when it
 // returns.
-static inline void copy(void *to, const void *from, size_t bytes, cudaStream_t s) {
+inline void copy(void *to, const void *from, size_t bytes, cudaStream_t s) {
     bool stage = order() != AT_ONCE && is_pageable(from);
     if (stage && is_pageable(to)) {
         wait_for(end_of(s));
@@ -127,7 +127,7 @@ static inline void copy(void *to, const void *from, size_t bytes, cudaStream_t s
 
 }  // namespace emulator
 
-static inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes,
+inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes,
                                           cudaMemcpyKind kind, cudaStream_t stream = nullptr) {
     cudaStream_t s = emulator::stream_of(stream);
     if (!s) return emulator::result(cudaErrorInvalidResourceHandle);
@@ -142,7 +142,7 @@ static inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t byt
 
 // Waits for the default stream before it reads pageable memory, and after a copy to the host or
 // from pinned memory. A copy within the device returns at once.
-static inline cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes,
+inline cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes,
                                      cudaMemcpyKind kind) {
     cudaError_t refused = emulator::refuse_wait();
     if (refused != cudaSuccess) return emulator::result(refused);
@@ -154,7 +154,7 @@ static inline cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes,
     return e;
 }
 
-static inline cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes,
+inline cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes,
                                           cudaStream_t stream = nullptr) {
     cudaStream_t s = emulator::stream_of(stream);
     if (!s) return emulator::result(cudaErrorInvalidResourceHandle);
@@ -167,6 +167,6 @@ static inline cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes,
         });
     return emulator::result(refused);
 }
-static inline cudaError_t cudaMemset(void *p, int value, size_t bytes) {
+inline cudaError_t cudaMemset(void *p, int value, size_t bytes) {
     return cudaMemsetAsync(p, value, bytes);
 }

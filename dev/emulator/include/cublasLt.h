@@ -78,7 +78,7 @@ typedef struct {
     int reserved[4];
 } cublasLtMatmulHeuristicResult_t;
 
-static inline const char *cublasLtGetStatusString(cublasStatus_t status) {
+inline const char *cublasLtGetStatusString(cublasStatus_t status) {
     switch (status) {
     case CUBLAS_STATUS_SUCCESS: return "CUBLAS_STATUS_SUCCESS";
     case CUBLAS_STATUS_ALLOC_FAILED: return "CUBLAS_STATUS_ALLOC_FAILED";
@@ -92,20 +92,20 @@ static inline const char *cublasLtGetStatusString(cublasStatus_t status) {
 
 namespace emulator {
 
-template <class T> static inline cublasStatus_t create(T **p, T value) {
+template <class T> inline cublasStatus_t create(T **p, T value) {
     *p = (T *)malloc(sizeof(T));
     if (!*p) return CUBLAS_STATUS_ALLOC_FAILED;
     **p = value;
     return CUBLAS_STATUS_SUCCESS;
 }
 
-static inline cublasStatus_t destroy(void *p) {
+inline cublasStatus_t destroy(void *p) {
     free(p);
     return CUBLAS_STATUS_SUCCESS;
 }
 
 // Copies an attribute, if the size that the caller states is right, as cuBLASLt does.
-static inline cublasStatus_t set(void *field, size_t field_bytes, const void *value, size_t bytes) {
+inline cublasStatus_t set(void *field, size_t field_bytes, const void *value, size_t bytes) {
     if (!value || bytes != field_bytes) return CUBLAS_STATUS_INVALID_VALUE;
     memcpy(field, value, bytes);
     return CUBLAS_STATUS_SUCCESS;
@@ -113,21 +113,21 @@ static inline cublasStatus_t set(void *field, size_t field_bytes, const void *va
 
 }  // namespace emulator
 
-static inline cublasStatus_t cublasLtCreate(cublasLtHandle_t *h) {
+inline cublasStatus_t cublasLtCreate(cublasLtHandle_t *h) {
     return emulator::create(h, emulator_cublas{ 0 });
 }
-static inline cublasStatus_t cublasLtDestroy(cublasLtHandle_t h) { return emulator::destroy(h); }
+inline cublasStatus_t cublasLtDestroy(cublasLtHandle_t h) { return emulator::destroy(h); }
 
-static inline cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *d,
+inline cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *d,
                                                       cublasComputeType_t compute,
                                                       cudaDataType_t scale) {
     return emulator::create(d, emulator_matmul{ compute, scale, CUBLAS_OP_N, CUBLAS_OP_N,
         CUBLASLT_EPILOGUE_DEFAULT, nullptr, nullptr, 0, 0 });
 }
-static inline cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t d) {
+inline cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t d) {
     return emulator::destroy(d);
 }
-static inline cublasStatus_t cublasLtMatmulDescSetAttribute(
+inline cublasStatus_t cublasLtMatmulDescSetAttribute(
         cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t attribute,
         const void *value, size_t bytes) {
 #define EMULATOR_FIELD(name, field) \
@@ -144,22 +144,22 @@ static inline cublasStatus_t cublasLtMatmulDescSetAttribute(
     return CUBLAS_STATUS_INVALID_VALUE;
 }
 
-static inline cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *l,
+inline cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *l,
                                                         cudaDataType_t type, uint64_t rows,
                                                         uint64_t cols, int64_t ld) {
     return emulator::create(l, emulator_layout{ (uint32_t)type, rows, cols, ld });
 }
-static inline cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t l) {
+inline cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t l) {
     return emulator::destroy(l);
 }
 
-static inline cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *p) {
+inline cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *p) {
     return emulator::create(p, emulator_preference{ CUBLASLT_REDUCTION_SCHEME_MASK });
 }
-static inline cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p) {
+inline cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p) {
     return emulator::destroy(p);
 }
-static inline cublasStatus_t cublasLtMatmulPreferenceSetAttribute(
+inline cublasStatus_t cublasLtMatmulPreferenceSetAttribute(
         cublasLtMatmulPreference_t d, cublasLtMatmulPreferenceAttributes_t attribute,
         const void *value, size_t bytes) {
     switch (attribute) {
@@ -172,13 +172,13 @@ static inline cublasStatus_t cublasLtMatmulPreferenceSetAttribute(
 
 namespace emulator {
 
-static inline bool is_type(int type) { return type == CUDA_R_32F || type == CUDA_R_16BF; }
+inline bool is_type(int type) { return type == CUDA_R_32F || type == CUDA_R_16BF; }
 
-static inline bool fits(const emulator_layout *l, uint64_t rows, uint64_t cols) {
+inline bool fits(const emulator_layout *l, uint64_t rows, uint64_t cols) {
     return l->rows == rows && l->cols == cols && l->ld >= (int64_t)rows;
 }
 
-static inline cublasStatus_t check_epilogue(const emulator_matmul *d, const emulator_layout *D) {
+inline cublasStatus_t check_epilogue(const emulator_matmul *d, const emulator_layout *D) {
     switch (d->epilogue) {
     case CUBLASLT_EPILOGUE_DEFAULT: case CUBLASLT_EPILOGUE_BIAS:
     case CUBLASLT_EPILOGUE_GELU_AUX_BIAS: case CUBLASLT_EPILOGUE_DGELU: break;
@@ -190,7 +190,7 @@ static inline cublasStatus_t check_epilogue(const emulator_matmul *d, const emul
     return CUBLAS_STATUS_SUCCESS;
 }
 
-static inline cublasStatus_t check_matmul(const emulator_matmul *d, const emulator_layout *A,
+inline cublasStatus_t check_matmul(const emulator_matmul *d, const emulator_layout *A,
                                           const emulator_layout *B, const emulator_layout *C,
                                           const emulator_layout *D) {
     if (!d || !A || !B || !C || !D) return CUBLAS_STATUS_INVALID_VALUE;
@@ -221,17 +221,17 @@ static const Algorithm algorithms[] = {
 };
 constexpr uint64_t N_ALGORITHMS = sizeof algorithms / sizeof *algorithms;
 
-static inline const Algorithm *algorithm_of(const cublasLtMatmulAlgo_t *a) {
+inline const Algorithm *algorithm_of(const cublasLtMatmulAlgo_t *a) {
     if (!a) return &algorithms[0];               // cuBLASLt then asks its heuristic
     return a->data[0] < N_ALGORITHMS ? &algorithms[a->data[0]] : nullptr;
 }
 
-static inline const char *epilogue_name(uint32_t epilogue) {
+inline const char *epilogue_name(uint32_t epilogue) {
     return epilogue & 64 ? "dgelu" : epilogue & 32 ? "gelu" : "bias";
 }
 
 // An epilogue that EMULATOR_EPILOGUES lets fail, or says is not there.
-static inline bool epilogue_is(const emulator_matmul *d, const char *how) {
+inline bool epilogue_is(const emulator_matmul *d, const char *how) {
     const char *asked = getenv("EMULATOR_EPILOGUES");
     size_t n = strlen(how);
     if (!asked || strncmp(asked, how, n) != 0 || d->epilogue == CUBLASLT_EPILOGUE_DEFAULT)
@@ -243,11 +243,11 @@ static inline bool epilogue_is(const emulator_matmul *d, const char *how) {
 
 constexpr int TILE_ROWS = 16, TILE_COLS = 4;     // a tile of sums, in registers
 
-EMULATOR_UNCOUNTED static inline float load(const void *p, int type, int64_t i) {
+EMULATOR_UNCOUNTED inline float load(const void *p, int type, int64_t i) {
     return type == CUDA_R_32F ? ((const float *)p)[i] : (float)((const __nv_bfloat16 *)p)[i];
 }
 
-EMULATOR_UNCOUNTED static inline void store(void *p, int type, int64_t i, float x) {
+EMULATOR_UNCOUNTED inline void store(void *p, int type, int64_t i, float x) {
     if (type == CUDA_R_32F) ((float *)p)[i] = x;
     else ((__nv_bfloat16 *)p)[i] = __nv_bfloat16(x);
 }
@@ -255,7 +255,7 @@ EMULATOR_UNCOUNTED static inline void store(void *p, int type, int64_t i, float 
 // Packs a matrix of `lines` lines (rows of op(A), columns of op(B)) of K elements into panels, in
 // float. Panel p holds lines p*width ... p*width + width-1: for every k their elements side by
 // side, zeros past the last line. Element k of line i is data[i*line + k*step].
-EMULATOR_UNCOUNTED static inline float *pack(const void *data, int type, int64_t line, int64_t step,
+EMULATOR_UNCOUNTED inline float *pack(const void *data, int type, int64_t line, int64_t step,
                           int64_t lines, int64_t K, int width) {
     int64_t panels = (lines + width - 1) / width;
     float *packed = (float *)aligned_alloc(64, (size_t)((panels*width*K + 15) / 16 * 64));
@@ -272,7 +272,7 @@ EMULATOR_UNCOUNTED static inline float *pack(const void *data, int type, int64_t
 // The innermost loop: a tile of 16 x 4 sums, each column one vector.
 typedef float Column __attribute__((vector_size(4*TILE_ROWS)));
 
-EMULATOR_UNCOUNTED static inline void tile(Column out[TILE_COLS], const float *a, const float *b,
+EMULATOR_UNCOUNTED inline void tile(Column out[TILE_COLS], const float *a, const float *b,
                                            int64_t K) {
     Column c0 = {}, c1 = {}, c2 = {}, c3 = {};
     for (int64_t k = 0; k < K; k++, a += TILE_ROWS, b += TILE_COLS) {
@@ -286,7 +286,7 @@ EMULATOR_UNCOUNTED static inline void tile(Column out[TILE_COLS], const float *a
 }
 
 // A tile of which the first `part` terms are summed apart from the others.
-EMULATOR_UNCOUNTED static inline void split_tile(Column out[TILE_COLS], const float *a,
+EMULATOR_UNCOUNTED inline void split_tile(Column out[TILE_COLS], const float *a,
                                                  const float *b, int64_t K, int64_t part) {
     Column rest[TILE_COLS];
     tile(out, a, b, part);
@@ -295,7 +295,7 @@ EMULATOR_UNCOUNTED static inline void split_tile(Column out[TILE_COLS], const fl
 }
 
 // product (m,n), column-major and contiguous, of packed panels.
-EMULATOR_UNCOUNTED static inline void multiply(float *product, const float *a, const float *b,
+EMULATOR_UNCOUNTED inline void multiply(float *product, const float *a, const float *b,
                             int64_t m, int64_t n, int64_t K, const Algorithm *algorithm) {
     int64_t part = algorithm->split ? K / 2 : 0;
     #pragma omp parallel for if (m*n*K > 1 << 15)
@@ -312,18 +312,18 @@ EMULATOR_UNCOUNTED static inline void multiply(float *product, const float *a, c
 
 // ---- epilogues: bias, GELU and their gradients, before an element is stored ----
 
-EMULATOR_UNCOUNTED static inline float gelu(float x) {
+EMULATOR_UNCOUNTED inline float gelu(float x) {
     return 0.5f * x * (1.0f + tanhf(0.797884561f * (x + 0.044715f * x*x*x)));   // sqrt(2/pi)
 }
 
-EMULATOR_UNCOUNTED static inline float gelu_gradient(float x) {
+EMULATOR_UNCOUNTED inline float gelu_gradient(float x) {
     float t = tanhf(0.797884561f * (x + 0.044715f * x*x*x));
     return 0.5f * (1.0f + t) +
            0.5f * x * (1.0f - t*t) * 0.797884561f * (1.0f + 3.0f * 0.044715f * x*x);
 }
 
 // The epilogue of element (i,j); v = alpha * product + beta * C.
-EMULATOR_UNCOUNTED static inline float epilogue(const emulator_matmul *d, int type, int64_t i,
+EMULATOR_UNCOUNTED inline float epilogue(const emulator_matmul *d, int type, int64_t i,
                                                 int64_t j, float v) {
     int e = (int)d->epilogue;
     if (e & 4) v += load(d->bias, type, i);                                     // BIAS
@@ -334,7 +334,7 @@ EMULATOR_UNCOUNTED static inline float epilogue(const emulator_matmul *d, int ty
 }
 
 // Writes D from the product.
-EMULATOR_UNCOUNTED static inline void finish(const emulator_matmul *d, void *D,
+EMULATOR_UNCOUNTED inline void finish(const emulator_matmul *d, void *D,
                                              const emulator_layout *layout, const void *C,
                                              int64_t ldc, float alpha, float beta,
                                              const float *product) {
@@ -361,7 +361,7 @@ struct Product {
 
 #ifdef EMULATOR_COUNT
 // Its FLOP, and the bytes that it cannot do without.
-static inline void product_count(const Product &p) {
+inline void product_count(const Product &p) {
     uint64_t m = p.layoutD.rows, n = p.layoutD.cols;
     uint64_t K = p.d.transA != CUBLAS_OP_N ? p.layoutA.rows : p.layoutA.cols;
     uint64_t size = p.layoutA.type == CUDA_R_32F ? 4 : 2;
@@ -376,10 +376,10 @@ static inline void product_count(const Product &p) {
     count_work(name.c_str(), read, written, 2.0 * (double)(m*n) * (double)K);
 }
 #else
-static inline void product_count(const Product &) { }
+inline void product_count(const Product &) { }
 #endif
 
-static inline void product_run(const Product &p) {
+inline void product_run(const Product &p) {
     int64_t m = (int64_t)p.layoutD.rows, n = (int64_t)p.layoutD.cols;
     bool ta = p.d.transA != CUBLAS_OP_N, tb = p.d.transB != CUBLAS_OP_N;
     int64_t lda = p.layoutA.ld, ldb = p.layoutB.ld;
@@ -399,7 +399,7 @@ static inline void product_run(const Product &p) {
 
 }  // namespace emulator
 
-static inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
+inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
         cublasLtHandle_t handle, cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t A,
         cublasLtMatrixLayout_t B, cublasLtMatrixLayout_t C, cublasLtMatrixLayout_t D,
         cublasLtMatmulPreference_t preference, int wanted,
@@ -419,7 +419,7 @@ static inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     return CUBLAS_STATUS_SUCCESS;
 }
 
-static inline cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(
+inline cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(
         const cublasLtMatmulAlgo_t *algorithm, cublasLtMatmulAlgoConfigAttributes_t attribute,
         void *value, size_t bytes, size_t *written) {
     const emulator::Algorithm *a = algorithm ? emulator::algorithm_of(algorithm) : nullptr;
@@ -430,7 +430,7 @@ static inline cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(
     return CUBLAS_STATUS_SUCCESS;
 }
 
-static inline cublasStatus_t cublasLtMatmul(
+inline cublasStatus_t cublasLtMatmul(
         cublasLtHandle_t handle, cublasLtMatmulDesc_t d, const void *alpha,
         const void *A, cublasLtMatrixLayout_t layoutA,
         const void *B, cublasLtMatrixLayout_t layoutB,

@@ -8,14 +8,14 @@
 
 namespace emulator {
 
-static inline uint16_t bf16_from_float(float x) {
+inline uint16_t bf16_from_float(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
     if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return 0x7FFF;       // NaN stays NaN
     return (uint16_t)((bits + 0x7FFFu + (bits >> 16 & 1)) >> 16);
 }
 
-static inline float bf16_to_float(uint16_t upper) {
+inline float bf16_to_float(uint16_t upper) {
     uint32_t bits = (uint32_t)upper << 16;
     float x;
     memcpy(&x, &bits, sizeof x);
@@ -38,6 +38,6 @@ struct alignas(4) __nv_bfloat162 {
     EMULATOR_COPIED_WHOLE(__nv_bfloat162)
 };
 
-static inline __nv_bfloat162 __floats2bfloat162_rn(float x, float y) {
+inline __nv_bfloat162 __floats2bfloat162_rn(float x, float y) {
     return __nv_bfloat162(__nv_bfloat16(x), __nv_bfloat16(y));
 }

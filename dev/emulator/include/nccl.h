@@ -38,7 +38,7 @@ typedef enum {
     ncclUint8 = 1, ncclFloat32 = 7, ncclFloat = 7, ncclBfloat16 = 9
 } ncclDataType_t;
 
-static inline const char *ncclGetErrorString(ncclResult_t e) {
+inline const char *ncclGetErrorString(ncclResult_t e) {
     switch (e) {
     case ncclSuccess: return "no error";
     case ncclSystemError: return "unhandled system error";
@@ -96,10 +96,10 @@ struct Nccl {
     std::vector<Request> group;
     char error[512];
 };
-static Nccl nccl;
+inline Nccl nccl;
 
 __attribute__((format(printf, 2, 3)))
-static inline ncclResult_t refuse(ncclResult_t e, const char *fmt, ...) {
+inline ncclResult_t refuse(ncclResult_t e, const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);
     vsnprintf(nccl.error, sizeof nccl.error, fmt, args);
@@ -110,7 +110,7 @@ static inline ncclResult_t refuse(ncclResult_t e, const char *fmt, ...) {
 
 // ---- descriptions ----
 
-static inline size_t bytes_of(int type) {
+inline size_t bytes_of(int type) {
     switch (type) {
     case ncclUint8: return 1;
     case ncclBfloat16: return 2;
@@ -124,7 +124,7 @@ static const char *const call_names[] = { "ncclCommInitRank", "ncclSend", "ncclR
     "ncclCommSplit" };
 
 // "ncclReduce(12 float32, to rank 3), call 7"
-static inline std::string describe(const Call &c) {
+inline std::string describe(const Call &c) {
     if (c.kind == INIT || c.kind >= GOODBYE) return call_names[c.kind];
     std::string s = call_names[c.kind];
     s += "(" + std::to_string(c.count);
@@ -140,14 +140,14 @@ static inline std::string describe(const Call &c) {
 // own. A send is over when it is received. A wait longer than EMULATOR_TIMEOUT seconds ends the
 // program with a report.
 
-static inline Bytes message(const Call &call, const char *data, size_t bytes) {
+inline Bytes message(const Call &call, const char *data, size_t bytes) {
     Bytes m(sizeof call + bytes);
     memcpy(m.data(), &call, sizeof call);
     if (bytes) memcpy(m.data() + sizeof call, data, bytes);
     return m;
 }
 
-static inline Call call_of(const Bytes &message) {
+inline Call call_of(const Bytes &message) {
     Call c;
     memcpy(&c, message.data(), sizeof c);
     return c;
@@ -155,11 +155,11 @@ static inline Call call_of(const Bytes &message) {
 
 #ifdef EMULATOR_MPI
 
-static inline unsigned timeout(void) { return (unsigned)setting("EMULATOR_TIMEOUT", 120); }
+inline unsigned timeout(void) { return (unsigned)setting("EMULATOR_TIMEOUT", 120); }
 
 // Repeats `done` until it returns true; between two tries other processes can use the core.
 template <class Try>
-static inline void wait_for_rank(int other, const ncclComm *comm, const Call &call, Try done) {
+inline void wait_for_rank(int other, const ncclComm *comm, const Call &call, Try done) {
     double begin = now();
     for (int tries = 0; !done(); tries++) {
         if (tries < 100) sched_yield();
@@ -172,13 +172,13 @@ static inline void wait_for_rank(int other, const ncclComm *comm, const Call &ca
 
 // A synchronous send: it is complete only once the other rank receives it, since NCCL does not
 // promise to buffer messages. MPI's own errors end the program, MPI's default.
-static inline void send_begin(Outgoing *o, const ncclComm *comm) {
+inline void send_begin(Outgoing *o, const ncclComm *comm) {
     if (o->bytes.size() > 0x7FFFFFFF) fail("rank %d: a message of more than 2 GB", comm->rank);
     MPI_Issend(o->bytes.data(), (int)o->bytes.size(), MPI_CHAR, comm->members[(size_t)o->to],
                comm->tag, MPI_COMM_WORLD, &o->request);
 }
 
-static inline void send_end(Outgoing *o, const ncclComm *comm) {
+inline void send_end(Outgoing *o, const ncclComm *comm) {
     wait_for_rank(o->to, comm, call_of(o->bytes), [=] {
         int done;
         MPI_Test(&o->request, &done, MPI_STATUS_IGNORE);
@@ -186,7 +186,7 @@ static inline void send_end(Outgoing *o, const ncclComm *comm) {
     });
 }
 
-static inline Bytes receive(int from, const ncclComm *comm, const Call &call) {
+inline Bytes receive(int from, const ncclComm *comm, const Call &call) {
     MPI_Status status;
     int size, other = comm->members[(size_t)from];
     wait_for_rank(from, comm, call, [&] {
@@ -202,17 +202,17 @@ static inline Bytes receive(int from, const ncclComm *comm, const Call &call) {
 
 #else   // one rank alone sends nothing
 
-static inline void send_begin(Outgoing *, const ncclComm *) { }
-static inline void send_end(Outgoing *, const ncclComm *) { }
+inline void send_begin(Outgoing *, const ncclComm *) { }
+inline void send_end(Outgoing *, const ncclComm *) { }
 __attribute__((noinline))
-static Bytes receive(int, const ncclComm *, const Call &) { return {}; }
+inline Bytes receive(int, const ncclComm *, const Call &) { return {}; }
 
 #endif
 
 // Both ranks see the mismatch. One reports it; the other sleeps until mpirun ends it. The lower
 // rank reports, or the receiver of a send, whose sender takes it for delivered and goes on.
 __attribute__((noreturn, noinline))
-static void fail_mismatch(const ncclComm *comm, const Call &mine, int other, const Call &theirs) {
+inline void fail_mismatch(const ncclComm *comm, const Call &mine, int other, const Call &theirs) {
     bool first = theirs.kind == SEND || (comm->rank < other && mine.kind != GOODBYE);
     if (!first) sleep(3);
     fail("rank %d: %s, but rank %d called %s", comm->rank, describe(mine).c_str(), other,
@@ -225,19 +225,19 @@ static void fail_mismatch(const ncclComm *comm, const Call &mine, int other, con
 // collective; then each rank gathers or adds what it received, in rank order.
 
 // What rank `from` sends to rank `to`: the number of elements; *begin, the first one.
-static inline size_t part(const Call &c, int from, int to, size_t *begin) {
+inline size_t part(const Call &c, int from, int to, size_t *begin) {
     *begin = c.kind == REDUCE_SCATTER ? (size_t)to * c.count : 0;
     if (c.kind == REDUCE && to != c.peer) return 0;
     if (c.kind == BROADCAST && from != c.peer) return 0;
     return c.count;
 }
 
-static inline bool same_call(const Call &a, const Call &b) {
+inline bool same_call(const Call &a, const Call &b) {
     return a.kind == b.kind && a.type == b.type && a.peer == b.peer && a.count == b.count;
 }
 
 // Sends every rank its part, and returns the parts received, in rank order.
-static inline std::vector<Bytes> exchange(const ncclComm *comm, const Call &call,
+inline std::vector<Bytes> exchange(const ncclComm *comm, const Call &call,
                                           const char *from) {
     std::vector<Bytes> parts((size_t)comm->size);
     std::vector<Outgoing> sends((size_t)comm->size);
@@ -261,7 +261,7 @@ static inline std::vector<Bytes> exchange(const ncclComm *comm, const Call &call
 }
 
 template <class T>
-static inline void sum_parts(char *to, const std::vector<Bytes> &parts, const Call &c) {
+inline void sum_parts(char *to, const std::vector<Bytes> &parts, const Call &c) {
     for (size_t i = 0; i < c.count; i++) {
         T sum = 0.0f, x;
         for (size_t r = 0; r < parts.size(); r++) {
@@ -272,7 +272,7 @@ static inline void sum_parts(char *to, const std::vector<Bytes> &parts, const Ca
     }
 }
 
-static inline void collective_run(const Request &q) {
+inline void collective_run(const Request &q) {
     const Call &c = q.call;
     std::vector<Bytes> parts = exchange(q.comm, c, q.from);
     size_t bytes = c.count * bytes_of(c.type);
@@ -292,7 +292,7 @@ static inline void collective_run(const Request &q) {
 // A group of calls between ncclGroupStart and ncclGroupEnd is one operation of its stream, by one
 // communicator; a call outside of a group is a group of one.
 
-static inline void receive_run(const Request &q) {
+inline void receive_run(const Request &q) {
     Bytes got = receive(q.call.peer, q.comm, q.call);
     Call theirs = call_of(got);
     if (theirs.kind != SEND || theirs.type != q.call.type || theirs.count != q.call.count)
@@ -302,7 +302,7 @@ static inline void receive_run(const Request &q) {
 }
 
 // Starts all sends of a group before its first receive waits, so that two ranks can exchange data.
-static inline void point_to_point_run(const std::vector<Request> &group) {
+inline void point_to_point_run(const std::vector<Request> &group) {
     const ncclComm *comm = group[0].comm;
     std::vector<Outgoing> sends;
     for (const Request &q : group) {
@@ -317,7 +317,7 @@ static inline void point_to_point_run(const std::vector<Request> &group) {
 }
 
 // Sends and receives come before the group's collectives, on every rank.
-static inline void group_enqueue(const std::vector<Request> &group) {
+inline void group_enqueue(const std::vector<Request> &group) {
     enqueue(group[0].stream, [group] {
         point_to_point_run(group);
         for (const Request &q : group) if (q.call.kind > RECV) collective_run(q);
@@ -330,7 +330,7 @@ static inline void group_enqueue(const std::vector<Request> &group) {
 // a buffer that is too short or overlaps), returns an error here.
 
 // NCCL can access what a GPU can: device memory and pinned host memory.
-static inline ncclResult_t check_buffer(const char *call, const char *name, const void *p,
+inline ncclResult_t check_buffer(const char *call, const char *name, const void *p,
                                         size_t bytes) {
     if (bytes == 0) return ncclSuccess;
     if (find(device.allocations, p, bytes) || find(device.pinned, p, bytes)) return ncclSuccess;
@@ -343,7 +343,7 @@ static inline ncclResult_t check_buffer(const char *call, const char *name, cons
 
 // Buffers may overlap only if the collective works in place: the shorter buffer is this rank's part
 // of the longer one.
-static inline ncclResult_t check_overlap(const Request &q, const char *call, size_t from_bytes,
+inline ncclResult_t check_overlap(const Request &q, const char *call, size_t from_bytes,
                                          size_t to_bytes) {
     size_t bytes = q.call.count * bytes_of(q.call.type), own = (size_t)q.comm->rank * bytes;
     const char *from = q.from + (q.call.kind == REDUCE_SCATTER ? own : 0);
@@ -353,7 +353,7 @@ static inline ncclResult_t check_overlap(const Request &q, const char *call, siz
                   call);
 }
 
-static inline ncclResult_t check_buffers(const Request &q, const char *call) {
+inline ncclResult_t check_buffers(const Request &q, const char *call) {
     size_t bytes = q.call.count * bytes_of(q.call.type), all = bytes * (size_t)q.comm->size;
     bool root = q.comm->rank == q.call.peer;
     int kind = q.call.kind;
@@ -367,7 +367,7 @@ static inline ncclResult_t check_buffers(const Request &q, const char *call) {
 }
 
 // Every call comes here. It is checked, then queued, or appended to the open group.
-static inline ncclResult_t request(Call call, const void *from, void *to, ncclComm_t comm,
+inline ncclResult_t request(Call call, const void *from, void *to, ncclComm_t comm,
                                    cudaStream_t stream) {
     const char *name = call_names[call.kind];
     if (!comm) return refuse(ncclInvalidArgument, "%s: there is no communicator", name);
@@ -406,11 +406,11 @@ static inline ncclResult_t request(Call call, const void *from, void *to, ncclCo
 
 // MPI_Finalize waits for all ranks. A rank that still has a communicator has failed, and the others
 // will not call MPI_Finalize: mpirun ends them.
-static void finalize_mpi(void) {
+inline void finalize_mpi(void) {
     if (nccl.left == nccl.made) MPI_Finalize();
 }
 
-static inline ncclResult_t start_mpi(int rank, int size) {
+inline ncclResult_t start_mpi(int rank, int size) {
     int started, level, mpi_rank, mpi_size;
     MPI_Initialized(&started);
     if (!started) MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level);
@@ -424,7 +424,7 @@ static inline ncclResult_t start_mpi(int rank, int size) {
 
 #else
 
-static inline ncclResult_t start_mpi(int, int size) {
+inline ncclResult_t start_mpi(int, int size) {
     return refuse(ncclSystemError, "ncclCommInitRank: %d ranks, but this program was built "
                   "without MPI (mpicxx -DEMULATOR_MPI)", size);
 }
@@ -432,7 +432,7 @@ static inline ncclResult_t start_mpi(int, int size) {
 #endif
 
 // Ranks of one host must have a GPU each, unless NCCL_MULTI_RANK_GPU_ENABLE is set.
-static inline ncclResult_t check_hellos(const std::vector<Bytes> &parts) {
+inline ncclResult_t check_hellos(const std::vector<Bytes> &parts) {
     const char *shared = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
     std::vector<Hello> hellos(parts.size());
     for (size_t r = 0; r < parts.size(); r++) {
@@ -448,7 +448,7 @@ static inline ncclResult_t check_hellos(const std::vector<Bytes> &parts) {
     return ncclSuccess;
 }
 
-static inline ncclResult_t exchange_hellos(ncclComm_t comm, const ncclUniqueId &id) {
+inline ncclResult_t exchange_hellos(ncclComm_t comm, const ncclUniqueId &id) {
     Hello hello = { id, "", comm->device };
     const char *host = getenv("NCCL_HOSTID");
     if (host) snprintf(hello.host, sizeof hello.host, "%s", host);
@@ -458,7 +458,7 @@ static inline ncclResult_t exchange_hellos(ncclComm_t comm, const ncclUniqueId &
                                  (const char *)&hello));
 }
 
-static inline ncclComm_t split_communicator(ncclComm_t parent, int color, int key) {
+inline ncclComm_t split_communicator(ncclComm_t parent, int color, int key) {
     int own[2] = { color, key };
     std::vector<std::pair<int, int>> chosen;               // keys and ranks in the parent
     wait_for_all();
@@ -482,10 +482,10 @@ static inline ncclComm_t split_communicator(ncclComm_t parent, int color, int ke
 
 // ---- functions of NCCL ----
 
-static inline const char *ncclGetLastError(ncclComm_t) { return emulator::nccl.error; }
+inline const char *ncclGetLastError(ncclComm_t) { return emulator::nccl.error; }
 
 // Rank 0 calls this for all ranks. With NCCL_COMM_ID set, every rank gets the same id by itself.
-static inline ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
+inline ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
     memset(id, 0, sizeof *id);
     const char *address = getenv("NCCL_COMM_ID");
     snprintf(id->internal, sizeof id->internal, "%s %d %.9f", address ? address : "emulator",
@@ -493,7 +493,7 @@ static inline ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
     return ncclSuccess;
 }
 
-static inline ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqueId id,
+inline ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqueId id,
                                                   int rank, ncclConfig_t *) {
     *comm = nullptr;
     ncclResult_t e = size > 1 ? emulator::start_mpi(rank, size) : ncclSuccess;
@@ -508,14 +508,14 @@ static inline ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, nc
 }
 
 // The configuration is the parent's.
-static inline ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *made,
+inline ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *made,
                                          ncclConfig_t *) {
     *made = emulator::split_communicator(comm, color, key);
     return ncclSuccess;
 }
 
 // Waits for what is queued, then for all other ranks to leave.
-static inline ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+inline ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     emulator::wait_for_all();
     emulator::exchange(comm, { emulator::GOODBYE, ncclUint8, 0, 0, ++comm->calls }, nullptr);
     emulator::nccl.left += comm->tag != 0;
@@ -523,7 +523,7 @@ static inline ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     return ncclSuccess;
 }
 
-static inline ncclResult_t ncclGroupStart(void) {
+inline ncclResult_t ncclGroupStart(void) {
     if (emulator::nccl.open)
         return emulator::refuse(ncclInvalidUsage, "ncclGroupStart: a group is open already");
     emulator::nccl.open = true;
@@ -531,7 +531,7 @@ static inline ncclResult_t ncclGroupStart(void) {
 }
 
 // Queues the calls made since ncclGroupStart, or none of them if one was refused.
-static inline ncclResult_t ncclGroupEnd(void) {
+inline ncclResult_t ncclGroupEnd(void) {
     emulator::Nccl *n = &emulator::nccl;
     if (!n->open) return emulator::refuse(ncclInvalidUsage, "ncclGroupEnd: no group is open");
     n->open = false;
@@ -545,29 +545,29 @@ static inline ncclResult_t ncclGroupEnd(void) {
 
 // ---- the calls ----
 
-static inline ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int peer,
+inline ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int peer,
                                     ncclComm_t comm, cudaStream_t stream) {
     return emulator::request({ emulator::SEND, type, peer, count, 0 }, from, nullptr, comm, stream);
 }
-static inline ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int peer,
+inline ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int peer,
                                     ncclComm_t comm, cudaStream_t stream) {
     return emulator::request({ emulator::RECV, type, peer, count, 0 }, nullptr, to, comm, stream);
 }
-static inline ncclResult_t ncclBroadcast(const void *from, void *to, size_t count,
+inline ncclResult_t ncclBroadcast(const void *from, void *to, size_t count,
                                          ncclDataType_t type, int root, ncclComm_t comm,
                                          cudaStream_t stream) {
     return emulator::request({ emulator::BROADCAST, type, root, count, 0 }, from, to, comm, stream);
 }
-static inline ncclResult_t ncclAllGather(const void *from, void *to, size_t count,
+inline ncclResult_t ncclAllGather(const void *from, void *to, size_t count,
                                          ncclDataType_t type, ncclComm_t comm,
                                          cudaStream_t stream) {
     return emulator::request({ emulator::ALL_GATHER, type, 0, count, 0 }, from, to, comm, stream);
 }
-static inline ncclResult_t ncclReduce(const void *from, void *to, size_t count, ncclDataType_t type,
+inline ncclResult_t ncclReduce(const void *from, void *to, size_t count, ncclDataType_t type,
                                       ncclRedOp_t, int root, ncclComm_t comm, cudaStream_t stream) {
     return emulator::request({ emulator::REDUCE, type, root, count, 0 }, from, to, comm, stream);
 }
-static inline ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count,
+inline ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count,
                                              ncclDataType_t type, ncclRedOp_t, ncclComm_t comm,
                                              cudaStream_t stream) {
     return emulator::request({ emulator::REDUCE_SCATTER, type, 0, count, 0 }, from, to, comm,

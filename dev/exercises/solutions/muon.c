@@ -28,7 +28,7 @@ static void muon_update(float *p, float *m, const float *g, float g_scale, AdamW
     free(x);
 }
 
-static void model_update(Model *m, AdamW o, float g_scale) {
+void model_update(Model *m, AdamW o, float g_scale) {
     Zero *z = &m->zero;
     size_t blocks = gpt2_bucket(&m->c, 1).begin;
     for (int i = 0; i < z->n_chunks; i++) {

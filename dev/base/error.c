@@ -1,0 +1,91 @@
+// Errors: die() for a user's mistake, Error for a parser's report; allocation that dies (base.h).
+#include "base.h"
+#include <sys/mman.h>
+
+const char **program_name(void) {
+    static const char *name = "batchwise";
+    return &name;
+}
+
+void open_standard_streams(void) {
+    int fd;
+    signal(SIGXFSZ, SIG_IGN);
+    do fd = open("/dev/null", O_RDONLY); while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd > STDERR_FILENO) close(fd);
+}
+
+#ifndef _WIN32
+char **arguments(int *argc, char **argv) { return (void)argc, argv; }
+#endif
+
+// Formats a message into out (size). One that is too long loses its middle, such as a long path's:
+// its end says what is wrong.
+PRINTF_LIKE(3, 0) static void format_short(char *out, size_t size, const char *fmt, va_list args) {
+    char whole[16384];
+    int printed = vsnprintf(whole, sizeof whole, fmt, args);
+    size_t n = printed < 0 ? 0 : strlen(whole), half = size / 2;
+    if (n < size) memcpy(out, whole, n + 1);
+    else snprintf(out, size, "%.*s...%s", (int)half - 4, whole, whole + n - half);
+}
+
+PRINTF_LIKE(2, 3) bool fail(Error *err, const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    format_short(err->text, sizeof err->text, fmt, args);
+    va_end(args);
+    return false;
+}
+
+void (**die_last(void))(void) {
+    static void (*last)(void);
+    return &last;
+}
+
+__attribute__((noreturn)) PRINTF_LIKE(1, 2) void die(const char *fmt, ...) {
+    char text[1024];
+    int rank = launched_as(LAUNCH_RANK, 0);
+    va_list args;
+    va_start(args, fmt);
+    format_short(text, sizeof text, fmt, args);
+    va_end(args);
+    fflush(stdout);
+    if (rank == 0) fprintf(stderr, "%s: %s\n", *program_name(), text);
+    else sleep(2);
+    if (rank > 0) fprintf(stderr, "%s: rank %d: %s\n", *program_name(), rank, text);
+    if (*die_last()) (*die_last())();
+    exit(1);
+}
+
+PRINTF_LIKE(1, 2) void warn(const char *fmt, ...) {
+    va_list args;
+    if (launched_as(LAUNCH_RANK, 0) > 0) return;
+    va_start(args, fmt);
+    fprintf(stderr, "%s: ", *program_name());
+    vfprintf(stderr, fmt, args);
+    fprintf(stderr, "\n");
+    va_end(args);
+}
+
+enum { ALLOC_LINE = 64, ALLOC_PAGE = 2 << 20 };
+
+static size_t alloc_unit(size_t bytes) {
+    return bytes < 8*ALLOC_PAGE ? ALLOC_LINE : ALLOC_PAGE;
+}
+
+size_t alloc_bytes(size_t bytes) {
+    size_t unit = alloc_unit(bytes);
+    return (bytes + unit - 1) / unit * unit;
+}
+
+void *alloc_or_die(size_t bytes, const char *what) {
+    size_t unit = alloc_unit(bytes), rounded = alloc_bytes(bytes);
+    void *p = NULL;
+    if (rounded < bytes || posix_memalign(&p, unit, rounded ? rounded : unit) != 0)
+        die("memory: cannot allocate %.3g %s for %s; use a smaller model or micro-batch",
+            (double)bytes / (bytes < 100000000 ? 1e6 : 1e9), bytes < 100000000 ? "MB" : "GB", what);
+#ifdef MADV_HUGEPAGE
+    if (unit == ALLOC_PAGE) madvise(p, rounded, MADV_HUGEPAGE);
+#endif
+    memset(p, 0, rounded);
+    return p;
+}

@@ -1,0 +1,381 @@
+// Flags of the command line: one table parses, checks, explains and logs them (base.h).
+#include "base.h"
+#include <assert.h>
+#include <limits.h>
+
+bool period_due(const Period *p, uint64_t steps_before, uint64_t steps_after,
+                uint64_t tokens_before, uint64_t tokens_after) {
+    if (p->n == 0) return false;
+    uint64_t before = p->in_tokens ? tokens_before : steps_before;
+    uint64_t after = p->in_tokens ? tokens_after : steps_after;
+    return before / p->n != after / p->n;
+}
+
+// ---- finding a flag ----
+
+int option_find(const Option *table, int n, const char *name, size_t length) {
+    for (int i = 0; i < n; i++)
+        if (strlen(table[i].name) == length && memcmp(table[i].name, name, length) == 0) return i;
+    return -1;
+}
+
+bool options_given(const void *opts, const Option *table, int n, const char *name) {
+    int i = option_find(table, n, name, strlen(name));
+    assert(i >= 0);
+    return ((const Given *)opts)->set[i];
+}
+
+static int option_min(int a, int b) { return a < b ? a : b; }
+
+int edit_distance(const char *a, int na, const char *b, int nb) {
+    int rows[3][OPTION_NAME_MAX + 1];
+    int *before = rows[0], *above = rows[1], *row = rows[2];
+    assert(na <= OPTION_NAME_MAX && nb <= OPTION_NAME_MAX);
+    for (int j = 0; j <= nb; j++) row[j] = j;
+    for (int i = 1; i <= na; i++) {
+        int *free_row = before;
+        before = above, above = row, row = free_row;
+        row[0] = i;
+        for (int j = 1; j <= nb; j++) {
+            row[j] = option_min(above[j], row[j-1]) + 1;
+            row[j] = option_min(row[j], above[j-1] + (a[i-1] != b[j-1]));
+            if (i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1])
+                row[j] = option_min(row[j], before[j-2] + 1);
+        }
+    }
+    return row[nb];
+}
+
+// The row whose name is nearest to `text`, or -1 if all differ in more than half the characters.
+static int option_nearest(const Option *table, int n, const char *text, int length) {
+    int best = -1, best_distance = INT_MAX;
+    if (length > OPTION_NAME_MAX) return -1;
+    for (int i = 0; i < n; i++) {
+        int name_length = (int)strlen(table[i].name);
+        int longest = length > name_length ? length : name_length;
+        int distance = edit_distance(text, length, table[i].name, name_length);
+        if (2*distance <= longest && distance < best_distance) best = i, best_distance = distance;
+    }
+    return best;
+}
+
+// ---- reading values ----
+
+const char *option_shown(char out[48], const char *text, size_t length) {
+    size_t n = length < 40 ? length : 40;
+    for (size_t i = 0; i < n; i++)
+        out[i] = (unsigned char)text[i] < 0x20 || text[i] == 0x7F ? '?' : text[i];
+    snprintf(out + n, 48 - n, "%s", n < length ? "..." : "");
+    return out;
+}
+
+bool number_read(double *out, const char *text) {
+    if (!*text || text[strspn(text, "0123456789+-.eE")] != '\0') return false;
+    char *end;
+    errno = 0;
+    *out = strtod(text, &end);
+    return *end == '\0' && errno == 0;              // ERANGE: too large, or too small, for a double
+}
+
+bool whole_read(double *out, const char *text) {
+    return number_read(out, text) && *out == floor(*out);
+}
+
+int choice_index(const char *choices, const char *text, size_t length) {
+    for (int i = 0; ; i++) {
+        size_t n = strcspn(choices, "|");
+        if (n == length && memcmp(choices, text, n) == 0) return i;
+        if (choices[n] == '\0') return -1;
+        choices += n + 1;
+    }
+}
+
+// The start of choice `index` of "a|b|c"; *length receives its length.
+static const char *choice_name(const char *choices, int index, size_t *length) {
+    for (; index > 0; index--) choices += strcspn(choices, "|") + 1;
+    *length = strcspn(choices, "|");
+    return choices;
+}
+
+static bool period_read(Period *out, const char *text) {
+    char digits[32];
+    size_t n = strlen(text);
+    bool in_tokens = n > 3 && strcmp(text + n - 3, "tok") == 0;
+    if (in_tokens) n -= 3;
+    if (n >= sizeof digits) return false;
+    memcpy(digits, text, n);
+    digits[n] = '\0';
+    double value;
+    if (!whole_read(&value, digits) || value < 0 || value > 1e15) return false;
+    out->n = (uint64_t)value;
+    out->in_tokens = in_tokens;
+    return true;
+}
+
+static bool option_read_number(double *out, const Option *o, const char *text) {
+    bool read = o->type == OPT_REAL ? number_read(out, text) : whole_read(out, text);
+    return read && *out >= o->minimum && *out <= o->maximum;
+}
+
+bool option_read(void *opts, const Option *o, const char *text) {
+    void *field = (char *)opts + o->field;
+    double x = 0.0;
+    if (o->type == OPT_INT || o->type == OPT_COUNT || o->type == OPT_REAL)
+        if (!option_read_number(&x, o, text)) return false;
+    switch (o->type) {
+        case OPT_INT:    *(int *)field = (int)x; return true;
+        case OPT_COUNT:  *(int64_t *)field = (int64_t)x; return true;
+        case OPT_REAL:   *(double *)field = x; return true;
+        case OPT_PERIOD: return period_read((Period *)field, text);
+        case OPT_TEXT:
+            *(const char **)field = text;
+            return strlen(text) >= o->minimum;
+        case OPT_CHOICE:
+            *(int *)field = choice_index(o->choices, text, strlen(text));
+            return *(int *)field >= 0;
+        default: return false;     // help and flags take no value
+    }
+}
+
+void option_set_default(void *opts, const Option *o) {
+    void *field = (char *)opts + o->field;
+    if (o->type == OPT_HELP) return;
+    if (o->value) {
+        bool read = option_read(opts, o, o->value);
+        assert(read && "a default must satisfy its own row");
+        (void)read;
+    } else if (o->type == OPT_FLAG) {
+        *(bool *)field = false;
+    } else if (o->type == OPT_TEXT) {
+        *(const char **)field = NULL;
+    } else if (o->type == OPT_INT) {
+        *(int *)field = OPTION_UNSET;
+    } else {
+        assert(o->type == OPT_COUNT && "this type needs a default");
+        *(int64_t *)field = OPTION_UNSET;
+    }
+}
+
+// ---- a row's type and range, in words ----
+
+// 0.000001 -> "1e-6", 1000000 -> "1e6", 65536 -> "65536": short, and exact.
+static const char *number_words(char out[32], double x) {
+    snprintf(out, 32, "%g", x);
+    if (strtod(out, NULL) != x) snprintf(out, 32, "%.17g", x);
+    char *e = strchr(out, 'e');
+    if (!e) return out;
+    int exponent = (int)strtol(e + 1, NULL, 10);
+    snprintf(e + 1, (size_t)(out + 32 - (e + 1)), "%d", exponent);
+    return out;
+}
+
+// "constant, linear, cosine or wsd"
+static void choice_words(char *out, size_t size, const char *choices) {
+    size_t used = 0, length;
+    for (int i = 0; ; i++) {
+        const char *name = choice_name(choices, i, &length);
+        bool last = name[length] == '\0';
+        const char *join = i == 0 ? "" : last ? " or " : ", ";
+        used += (size_t)snprintf(out + used, size - used, "%s%.*s", join, (int)length, name);
+        assert(used < size && "the choices are too many for a line");
+        if (last) return;
+    }
+}
+
+// The range alone: "1 to 65536". Empty for a text or a flag.
+static OptionWords option_range(const Option *o) {
+    OptionWords words;
+    char lo[32], hi[32];
+    words.text[0] = '\0';
+    if (o->type == OPT_INT || o->type == OPT_COUNT || o->type == OPT_REAL)
+        snprintf(words.text, sizeof words.text, "%s to %s", number_words(lo, o->minimum),
+                 number_words(hi, o->maximum));
+    if (o->type == OPT_CHOICE) choice_words(words.text, sizeof words.text, o->choices);
+    return words;
+}
+
+OptionWords option_expects(const Option *o) {
+    OptionWords words, range = option_range(o);
+    const char *kind = "";
+    if (o->type == OPT_INT || o->type == OPT_COUNT) kind = "a whole number from ";
+    if (o->type == OPT_REAL) kind = "a number from ";
+    if (o->type == OPT_TEXT) kind = o->argument;
+    if (o->type == OPT_PERIOD) kind = "updates (100), tokens (50000tok), or 0 for never";
+    snprintf(words.text, sizeof words.text, "%s%.120s", kind, range.text);
+    return words;
+}
+
+// ---- parsing ----
+
+const OptionHint **option_hints(void) {    // of this program; NULL: none
+    static const OptionHint *hints;
+    return &hints;
+}
+
+static const char *option_hint(const char *name, size_t length) {
+    char plain[OPTION_NAME_MAX];
+    const OptionHint *h = *option_hints();
+    if (length > sizeof plain) return NULL;
+    for (size_t i = 0; i < length; i++) plain[i] = name[i] == '_' ? '-' : name[i];
+    while (h && h->names && choice_index(h->names, plain, length) < 0) h++;
+    return h ? h->words : NULL;
+}
+
+static bool option_unknown(const Option *table, int n, const char *arg, Error *err) {
+    char shown[48];
+    const char *name = arg + strspn(arg, "-");
+    size_t length = strcspn(name, "=");
+    option_shown(shown, arg, (size_t)(name - arg) + length);
+    const char *hint = length == 1 && name - arg == 2 ? NULL : option_hint(name, length);
+    if (hint) return fail(err, "%s: unknown flag; %s", shown, hint);
+    int near = option_nearest(table, n, name, (int)(length < 1000 ? length : 1000));
+    if (near < 0) return fail(err, "%s: unknown flag; --help lists all flags", shown);
+    return fail(err, "%s: unknown flag; the nearest is --%s", shown, table[near].name);
+}
+
+// Takes one flag, at argv[*i], and its value, which may be the argument after it.
+static bool option_take(void *opts, const Option *table, int n, int *i, int argc, char **argv,
+                        Error *err) {
+    const char *arg = strcmp(argv[*i], "-h") == 0 ? "--help" : argv[*i], *equals = strchr(arg, '=');
+    size_t length = equals ? (size_t)(equals - arg) : strlen(arg);
+    int row = strncmp(arg, "--", 2) == 0 ? option_find(table, n, arg + 2, length - 2) : -1;
+    if (row < 0) return option_unknown(table, n, arg, err);
+
+    const Option *o = &table[row];
+    ((Given *)opts)->set[row] = true;
+    if (o->type == OPT_HELP || o->type == OPT_FLAG) {
+        if (equals) return fail(err, "--%s: takes no value; write --%s alone", o->name, o->name);
+        if (o->type == OPT_FLAG) *(bool *)((char *)opts + o->field) = true;
+        return true;
+    }
+
+    OptionWords expects = option_expects(o);
+    const char *text = equals ? equals + 1 : NULL;
+    if (!text && *i + 1 < argc && strncmp(argv[*i + 1], "--", 2) != 0) text = argv[++*i];
+    if (!text) return fail(err, "--%s: its value is missing; expected %s%s", o->name, expects.text,
+                           o->type == OPT_TEXT ? " (if it begins with --: --NAME=VALUE)" : "");
+    char shown[48];
+    if (option_read(opts, o, text)) return true;
+    return fail(err, "--%s: got '%s', expected %s", o->name,
+                option_shown(shown, text, strlen(text)), expects.text);
+}
+
+bool options_parse(void *opts, const Option *table, int n, int argc, char **argv,
+                   char **positional, int *n_positional, Error *err) {
+    assert(n <= OPTIONS_MAX);
+    memset(opts, 0, sizeof(Given));
+    for (int i = 0; i < n; i++) option_set_default(opts, &table[i]);
+    if (positional) *n_positional = 0;
+    bool flags_end = false;
+    for (int i = 1; i < argc; i++) {
+        bool dashed = argv[i][0] == '-' && argv[i][1] != '\0';   // a lone "-" names stdin
+        if (!flags_end && strcmp(argv[i], "--") == 0) {
+            flags_end = true;
+        } else if (!flags_end && dashed) {
+            if (!option_take(opts, table, n, &i, argc, argv, err)) return false;
+            for (int k = 0; k < n; k++)
+                if (table[k].type == OPT_HELP && ((Given *)opts)->set[k]) return true;
+        } else if (positional) {
+            positional[(*n_positional)++] = argv[i];
+        } else {
+            char shown[48];
+            option_shown(shown, argv[i], strlen(argv[i]));
+            return fail(err, "'%s': expected a flag; --help lists all flags", shown);
+        }
+    }
+    return true;
+}
+
+// ---- --help ----
+
+// Prints text with a hanging indent of `column`, where the cursor stands, and wraps at `width`.
+static void print_wrapped(FILE *out, const char *text, int column, int width) {
+    int at = column;
+    while (*text) {
+        int length = (int)strcspn(text, " ");
+        if (at > column && at + 1 + length > width) {
+            fprintf(out, "\n%*s", column, "");
+            at = column;
+        }
+        at += fprintf(out, "%s%.*s", at > column ? " " : "", length, text);
+        text += length + strspn(text + length, " ");
+    }
+    fprintf(out, "\n");
+}
+
+// "ZeRO's stage (default 1; 0 to 3)". A wide range says little: it is named to who leaves it.
+static void option_describe(char *out, size_t size, const Option *o) {
+    OptionWords range = option_range(o);
+    char value[200] = "";
+    if (o->type != OPT_CHOICE && o->maximum > 4) range.text[0] = '\0';
+    if (o->value && o->means) snprintf(value, sizeof value, "default %s: %s", o->value, o->means);
+    else if (o->value) snprintf(value, sizeof value, "default %s", o->value);
+    else if (o->means) snprintf(value, sizeof value, "default: %s", o->means);
+    bool both = value[0] && range.text[0], none = !value[0] && !range.text[0];
+    int used = snprintf(out, size, none ? "%s" : "%s (%s%s%s)", o->help, value, both ? "; " : "",
+                        range.text);
+    assert(used > 0 && (size_t)used < size);
+    (void)used;
+}
+
+void options_help(FILE *out, const char *usage, const Option *table, int n) {
+    const int column = 24, width = 100;
+    const char *group = "";
+    fprintf(out, "%s\n", usage);
+    for (int i = 0; i < n; i++) {
+        const Option *o = &table[i];
+        char text[600];
+        if (strcmp(group, o->group) != 0) fprintf(out, "\n%s\n", o->group);
+        group = o->group;
+        int at = fprintf(out, "  --%s%s%s", o->name, o->argument ? " " : "",
+                         o->argument ? o->argument : "");
+        if (at >= column - 1) at = fprintf(out, "\n") - 1;
+        fprintf(out, "%*s", column - at, "");
+        option_describe(text, sizeof text, o);
+        print_wrapped(out, text, column, width);
+    }
+}
+
+// ---- the configuration in the log ----
+
+void option_key(char out[OPTION_NAME_MAX + 1], const char *name) {
+    size_t n = strlen(name);
+    assert(n <= OPTION_NAME_MAX);
+    for (size_t i = 0; i <= n; i++) out[i] = name[i] == '-' ? '_' : name[i];
+}
+
+// A spelling that restores every bit of x: --resume reads the flags from the log's configuration.
+static const char *exact_words(char out[32], double x) {
+    snprintf(out, 32, "%.9g", x);
+    if (strtod(out, NULL) != x) snprintf(out, 32, "%.17g", x);
+    return out;
+}
+
+static void option_echo(Log *log, const void *opts, const Option *o) {
+    const void *field = (const char *)opts + o->field;
+    char key[OPTION_NAME_MAX + 1], text[32];
+    option_key(key, o->name);
+    if (o->type == OPT_FLAG) log_bool(log, key, *(const bool *)field);
+    if (o->type == OPT_REAL) log_raw(log, key, exact_words(text, *(const double *)field));
+    if (o->type == OPT_TEXT) log_text(log, key, *(const char *const *)field);
+    if (o->type == OPT_CHOICE) {
+        size_t length;
+        const char *name = choice_name(o->choices, *(const int *)field, &length);
+        log_text_n(log, key, name, length);
+    }
+    if (o->type == OPT_PERIOD) {
+        const Period *p = (const Period *)field;
+        snprintf(text, sizeof text, p->in_tokens ? "\"%llutok\"" : "%llu",
+                 (unsigned long long)p->n);
+        log_raw(log, key, text);
+    }
+    if (o->type == OPT_INT || o->type == OPT_COUNT) {
+        int64_t value = o->type == OPT_INT ? *(const int *)field : *(const int64_t *)field;
+        if (!o->value && value == OPTION_UNSET) log_raw(log, key, "null");
+        else log_int(log, key, value);
+    }
+}
+
+void options_echo(Log *log, const void *opts, const Option *table, int n) {
+    for (int i = 0; i < n; i++) option_echo(log, opts, &table[i]);
+}

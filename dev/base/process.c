@@ -1,0 +1,99 @@
+// This process: its rank, as a launcher names it; the processor it was compiled for; the signals
+// that end it (base.h).
+#include "base.h"
+
+enum { LAUNCHERS = 4 };
+
+// One of a launcher's four numbers; -1 if its variable is not set.
+static int launcher_number(int launcher, LaunchNumber which) {
+    static const char *const names[LAUNCHERS][4] = {
+        { "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+          "OMPI_COMM_WORLD_LOCAL_SIZE" },
+        { "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS" },
+        { "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE" },
+        { "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_TASKS_PER_NODE" },
+    };
+    const char *text = getenv(names[launcher][which]);
+    if (!text || *text < '0' || *text > '9') return -1;
+    long number = strtol(text, NULL, 10);              // "4(x2)" is 4 tasks on each of two nodes
+    return number < 1 << 20 ? (int)number : -1;
+}
+
+// The first launcher that reports a rank of two or more; LAUNCHERS if this process runs alone.
+// (Variables can be left over from an outer launcher: srun's shell, for instance, is PMI's rank 0
+// of 1.)
+static int launcher_find(void) {
+    int found = 0;
+    while (found < LAUNCHERS
+           && (launcher_number(found, LAUNCH_RANK) < 0 || launcher_number(found, LAUNCH_SIZE) < 2
+               || launcher_number(found, LAUNCH_SIZE) <= launcher_number(found, LAUNCH_RANK)))
+        found++;
+    return found;
+}
+
+int launched_as(LaunchNumber which, int otherwise) {
+    int launcher = launcher_find();
+    int number = launcher < LAUNCHERS ? launcher_number(launcher, which) : -1;
+    return number >= 0 ? number : otherwise;
+}
+
+#ifdef __x86_64__
+#define ANY_PROCESSOR __attribute__((target("arch=x86-64")))     // the instructions that all have
+#else
+#define ANY_PROCESSOR
+#endif
+
+#define BUILT_FOR(what) "batchwise: this binary was built for " what ": make clean && make\n"
+#define REFUSE_PROCESSOR(what) \
+    _exit(write(STDERR_FILENO, BUILT_FOR(what), sizeof BUILT_FOR(what) - 1) > 0 ? 1 : 2)
+
+ANY_PROCESSOR static void processor_lacks(int signal_number) {
+    (void)signal_number;
+    REFUSE_PROCESSOR("another processor, and this one lacks an instruction");
+}
+
+#ifndef __wasm__                         // a browser compiles for its own
+__attribute__((constructor)) ANY_PROCESSOR static void processor_check(void) {
+    signal(SIGILL, processor_lacks);     // what is not checked here
+#ifdef __x86_64__
+    __builtin_cpu_init();
+#endif
+#ifdef __AVX512F__
+    if (!__builtin_cpu_supports("avx512f"))
+        REFUSE_PROCESSOR("a processor with AVX-512, and this one has none");
+#endif
+#ifdef __AVX2__
+    if (!__builtin_cpu_supports("avx2"))
+        REFUSE_PROCESSOR("a processor with AVX2, and this one has none");
+#endif
+}
+#endif
+
+volatile sig_atomic_t *stop_signal(void) {
+    static volatile sig_atomic_t came;
+    return &came;
+}
+
+const char *volatile *stop_message(void) {
+    static const char *volatile message = "\nstopping after this update; again ends at once\n";
+    return &message;
+}
+
+// Of the ranks, only rank 0 has a standard output. write() may be called in a signal handler.
+static void on_stop_signal(int signal_number) {
+    const char *message = *stop_message();
+    *stop_signal() = signal_number;
+    if (write(STDOUT_FILENO, message, strlen(message)) < 0) return;
+}
+
+void catch_stop_signals(void) {
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = on_stop_signal;
+    action.sa_flags = SA_RESETHAND | SA_RESTART;
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGHUP, &action, NULL);
+    sigaction(SIGUSR1, &action, NULL); // mpirun and Slurm forward this one, and kill at the others
+    signal(SIGPIPE, SIG_IGN);          // the reader of our output may leave: the run goes on
+}

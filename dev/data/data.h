@@ -1,0 +1,320 @@
+// data: from text to tokens. prepare (dev/prepare.c) writes shards with these, dataloader.h reads
+// them; the trainer needs a tokenizer to show what it writes. Each section is one file here.
+#pragma once
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "../../dataloader.h"
+#include "../files/files.h"
+
+// ==== scan.c =====================================================================================
+// A look through a text before it is encoded: where its documents are, and which bytes are odd.
+// =================================================================================================
+
+#ifndef SCAN_BLOCK                     // the tests use fewer bytes
+#define SCAN_BLOCK 65536
+#endif
+
+enum { SEPARATOR_MOST = 250 };
+
+// How many bytes are odd, in all texts, and where the first is.
+typedef struct { uint64_t count, first; const char *path; } Odd;
+
+typedef struct {
+    const char *separator;                             // NULL: none
+    void (*found)(void *corpus, uint64_t from, uint64_t to);
+    void *corpus;
+    uint64_t separators, inside;                       // in all texts; inside: not alone in a line
+    Odd nul, invalid;                                  // invalid: not UTF-8
+    const char *path;                                  // the text, and where it has been read to:
+    uint64_t size, line, from;                         // its bytes; where line and document begin
+    bool blank, separated;                             // the document, so far; the text
+    char head[SEPARATOR_MOST + 2];                     // the line's first bytes
+    char block[SCAN_BLOCK];
+    size_t held;                                       // of the block: a character's first bytes
+} Scan;
+
+void scan_begin(Scan *s, const char *path);
+
+// Reads on. False at the end of the file, or after an error (ferror).
+bool scan_block(Scan *s, FILE *file);
+
+// ==== jsonl.c ====================================================================================
+// Documents from JSON lines: each line is an object, and its member `key` is a document. Many
+// corpora are distributed so, as C4 and Dolma are. Other members and blank lines are ignored.
+//
+//     Jsonl j = { .key = "text" };
+//     const JsonNode *text;
+//     jsonl_begin(&j, file, "standard input");            again for each file
+//     while (jsonl_next(&j, &text, &err) && text) ... text->text (text->length bytes) ...
+//     jsonl_free(&j);
+//
+// The file may be a pipe: it is read once, from its beginning to its end. Memory is bounded by the
+// longest line, which may have JSONL_LINE_MOST bytes. An error names the file and the line. With
+// skip_bad a line that holds no document is counted, and the next one is read.
+// =================================================================================================
+
+typedef struct {
+    const char *key;
+    bool skip_bad;
+    uint64_t bad;                      // lines left out
+    Error first_bad;                   // what is wrong with the first of them
+    FILE *file;
+    const char *name;                  // of the file, for errors
+    char *bytes;                       // (capacity) of which at ... held-1 are read, but not used
+    size_t capacity, held, at;
+    bool ended;                        // the file has no more
+    bool too_long;                     // the latest line is, and its beginning is gone
+    uint64_t line;                     // number of the latest line, from 1
+    Json json;                         // of the latest document
+} Jsonl;
+
+void jsonl_begin(Jsonl *j, FILE *file, const char *name);
+void jsonl_free(Jsonl *j);
+
+// Reads the next document, which is valid until the next call. *text receives NULL at the end.
+bool jsonl_next(Jsonl *j, const JsonNode **text, Error *err);
+
+// ==== unicode.c ==================================================================================
+// Letters, numbers and white space of Unicode 16.0.0.
+// =================================================================================================
+
+enum { CLASS_OTHER, CLASS_LETTER, CLASS_NUMBER, CLASS_SPACE };
+
+// The class of a code point up to U+10FFFF, by bisection: 11 steps.
+int unicode_class(uint32_t c);
+
+// ==== bpe.c ======================================================================================
+// GPT-2's byte-pair encoding (BPE): the vocabulary in memory, text to words, words to tokens.
+// =================================================================================================
+
+#define END_OF_TEXT "<|endoftext|>"
+
+// The adjacent tokens `left` and `right` become `result`. The rank of a merge is its order in
+// training: the lowest rank merges first.
+typedef struct { int left, right, result; } Merge;
+
+typedef enum {
+    TOKEN_WHOLE,                   // its bytes, as a word, encode to this token
+    TOKEN_PART,                    // occurs within words; its bytes alone encode to other tokens
+    TOKEN_ADDED,                   // never produced by encoding: end of text, padding, ...
+} TokenKind;
+
+// Token `id` is the bytes text[start[id]] ... text[start[id+1] - 1].
+// The slots are hash tables with open addressing; a slot holds 0 (empty) or 1 + the entry.
+typedef struct {
+    int vocab_size;                // number of tokens, end of text included
+    int eot;                       // the id of end of text
+    int byte_id[256];              // the token of each byte
+    char *text;
+    size_t *start;                 // (vocab_size + 1)
+    unsigned char *kind;           // (vocab_size) a TokenKind
+    Merge *merges;                 // (n_merges) by rank
+    int n_merges;
+    int *token_slots, *pair_slots; // bytes -> id, (left, right) -> rank
+    size_t token_mask, pair_mask;  // number of slots (a power of two) - 1
+} Tokenizer;
+
+// ============================== the vocabulary in memory ==============================
+
+size_t slots_for(size_t n);
+
+// Allocates room for this many tokens, bytes of tokens, and merges.
+void tokenizer_init(Tokenizer *t, size_t tokens, size_t bytes, size_t merges);
+void tokenizer_free(Tokenizer *t);
+
+// The bytes of a token, without a terminating NUL.
+const char *tokenizer_piece(const Tokenizer *t, int id, size_t *length);
+
+// FNV-1a.
+uint64_t hash_bytes(const char *text, size_t n);
+
+// The id of these bytes, or -1.
+int tokenizer_find(const Tokenizer *t, const char *text, size_t n);
+
+// Adds a token with the next id; false if these bytes are a token already.
+bool tokenizer_push(Tokenizer *t, const char *text, size_t n, TokenKind kind);
+void tokenizer_push_eot(Tokenizer *t);
+
+// Adds a merge with the next rank; false if the pair has one already.
+bool tokenizer_push_merge(Tokenizer *t, int left, int right, int result);
+void tokenizer_push_bytes(Tokenizer *t);
+
+// The byte-level vocabulary: 256 bytes (id = value) and end of text.
+void tokenizer_bytes(Tokenizer *t);
+
+// ============================== the alphabet ==============================
+// Vocabulary files write each byte as a printable character: a visible character stands for itself,
+// any other byte for a character from U+0100 on. Space is U+0120, a G with a dot.
+
+#define HIDDEN_BYTES 68
+
+bool byte_is_visible(int b);
+int byte_to_char(int b);
+int char_to_byte(int c);
+
+// ============================== text to words ==============================
+// Pre-tokenization by GPT-2's regular expression, in which the first matching alternative wins:
+//
+//     's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+//
+// with the letters, numbers and spaces of Unicode 16.0. A byte outside UTF-8 characters counts
+// as a character of class OTHER.
+
+// The length of the first word of text[0..n), n > 0.
+size_t word_length(const char *text, size_t n);
+
+// The largest c < n at which the text may be cut: text[0..c) and text[c..), encoded separately,
+// give the tokens of the whole text, whatever follows byte n. 0 if there is none.
+// Every word ends where a letter, a number or another visible character is followed by a different
+// class, except after an apostrophe before a letter; and no word's match looks past such a place.
+// c >= 4, so that the character before c is complete even if text begins inside a character.
+size_t tokenizer_cut(const char *text, size_t n);
+
+// ============================== words to tokens ==============================
+
+// A binary min-heap, ordered by key, then by item.
+typedef struct { int64_t key; uint64_t item; } HeapEntry;
+
+typedef struct { HeapEntry *entries; size_t n, capacity; } Heap;
+
+void heap_push(Heap *h, int64_t key, uint64_t item);
+HeapEntry heap_pop(Heap *h);
+size_t merge_word(const Tokenizer *t, int *ids, const char *word, size_t n);
+
+// Writes the ids of text[0..n) and returns their count. ids has room for n.
+size_t tokenizer_encode(const Tokenizer *t, int *ids, const char *text, size_t n);
+
+// Same result as tokenizer_encode, with OpenMP threads. The text is cut by tokenizer_cut. Each part
+// writes its ids at the offset of its first byte; then the parts are moved together.
+size_t tokenizer_encode_parallel(const Tokenizer *t, int *ids, const char *text, size_t n);
+
+// ==== bpe_train.c ================================================================================
+// Trains a byte-pair vocabulary on a text (Sennrich et al. 2016).
+// =================================================================================================
+
+// The distinct words of a text, and the count of each.
+typedef struct { size_t start, length; uint64_t hash; int64_t count; } CountedWord;
+
+typedef struct {
+    char *text;                    // the words, concatenated
+    size_t text_n, text_capacity;
+    CountedWord *words;
+    size_t n, capacity;
+    uint32_t *slots;               // 0, or 1 + the index of a word
+    size_t mask;
+} WordCounts;
+
+void word_counts_free(WordCounts *c);
+
+// Adds a text, or a part of it that ends where tokenizer_cut allows. Zero *c before the first call.
+void word_counts_add(WordCounts *c, const char *text, size_t n);
+
+// Trains a vocabulary of vocab_size >= 257 tokens: 256 bytes, merges, end of text. It stops early
+// when no pair occurs twice. show(arg, tokens), unless NULL, is called after each merge.
+void tokenizer_train(Tokenizer *t, const WordCounts *counts, int vocab_size,
+                     void (*show)(void *arg, double tokens), void *arg);
+
+// ==== tokenizer.c ================================================================================
+// Text to tokens and back, with a published vocabulary (GPT-2's, say) or one trained here.
+//
+//     Tokenizer t;
+//     tokenizer_bytes(&t);                                    byte level: no merges
+//     tokenizer_load(&t, "gpt2.tiktoken", &err);              or a vocabulary from a file
+//     tokenizer_train(&t, &counts, 4096, NULL, NULL);         or train one: bpe_train.c
+//     size_t count = tokenizer_encode(&t, ids, text, n);      ids has room for n
+//     const char *bytes = tokenizer_piece(&t, ids[0], &length);
+//     tokenizer_print(f, &t);                                 writes tokenizer.json
+//     tokenizer_free(&t);
+//
+// Every byte string can be encoded, UTF-8 or not, and decoding restores it exactly. <|endoftext|>
+// in a text is 13 ordinary characters: encoding never produces the token; prepare adds it.
+// bpe.c has the algorithm; this file reads and writes vocabularies.
+// =================================================================================================
+
+// ============================== writing tokenizer.json ==============================
+
+void tokenizer_print(FILE *f, const Tokenizer *t);
+
+// ============================== writing the pairs of a GGUF ==============================
+// llama.cpp needs a token for each of the embedding's V rows. Added tokens become control tokens,
+// which it never produces from a text either.
+
+void tokenizer_put_gguf(GgufHeader *h, const Tokenizer *t, int V);
+
+// ============================== reading vocabularies ==============================
+// Four file formats hold the same vocabulary. Each reader ends with tokenizer_check, and reports
+// any error in one line.
+
+// What a vocabulary in JSON that is about to be read calls its end of text. Whatever the name, the
+// token is <|endoftext|> from then on, here and in the files that we write.
+const char **tokenizer_eos(void);
+
+// ---- any of the four formats ----
+
+// Reads a vocabulary: tokenizer.json, vocab.json with merges.txt beside it, a .tiktoken file, a
+// GGUF, or a directory that holds one of the first two. On failure there is nothing to free.
+bool tokenizer_load(Tokenizer *t, const char *path, Error *err);
+
+// ==== entropy.c ==================================================================================
+// The entropy floor: the lowest loss that any model can reach, for a corpus of known probabilities.
+//
+// `prepare tales` knows the probability p of every tale that it writes. It writes a text file,
+// NAME.floor, beside each validation shard: a line `batchwise floor 1`, then -ln p in nats for each
+// document, end of text included. On average no model that reads tales from their beginning has a
+// lower loss. A window often starts inside a tale, so evaluation compares loss and floor only on
+// whole tales: tales that lie inside one window.
+// =================================================================================================
+
+typedef struct {
+    size_t n;                // documents
+    size_t *end;             // (n) index of each one's end-of-text token in the shard
+    double *nats;            // (n) -ln p
+} ShardFloor;
+
+typedef struct {
+    bool known;
+    ShardFloor *shards;      // one for each shard of the loader
+    int n_shards;
+    double nats;             // sum over all documents
+    size_t tokens;           // in all documents
+} Floor;
+
+// Whole documents: the model's loss and the floor, in nats, and their tokens.
+typedef struct { double loss, floor; size_t tokens; } WholeScore;
+
+void floor_close(Floor *f);
+
+// Reads the floors of all the loader's shards; f->known is true if every shard has one.
+bool floor_open(Floor *f, const Loader *val, Error *err);
+
+// Adds to `score` the documents that lie whole inside a window of the loader. loss (T) is the
+// model's loss, in nats, on each target of that window. A document's first token must be a target,
+// so the token before it, the previous document's end of text, must be in the window too.
+void floor_score_window(WholeScore *score, const Floor *f, const Loader *val, size_t window,
+                        const float *loss);
+
+// ==== tales.c ====================================================================================
+// Short children's tales from a probabilistic grammar, each with its exact probability.
+//
+//     Rng rng = rng_make(seed, 0);
+//     char text[TALE_MAX];
+//     double nats;
+//     size_t n = tale_write(text, TALE_MAX, &nats, &rng);    // -ln p(text) = nats
+//
+// A tale is plain ASCII; lines end in \n. p includes the end of the tale, so an end-of-text token
+// after it adds no nats. The grammar is unambiguous: no text has two derivations (tales.c says why,
+// tests/test_tales.c checks it). So p is the probability of the text itself, and the mean of nats
+// is the entropy, a lower bound on any model's loss. A seed gives the same text on every machine.
+// =================================================================================================
+
+enum { TALE_MAX = 1024 };   // no tale is longer
+
+// Writes one tale to out, without a NUL, and returns its length; *nats receives -ln p of the whole
+// tale. Returns 0 if the tale needs more than cap bytes; TALE_MAX bytes always suffice.
+size_t tale_write(char *out, size_t cap, double *nats, Rng *rng);
+
+// Parses a tale: *nats receives the same -ln p as from tale_write, bit for bit. False if the n
+// bytes are not a tale.
+bool tale_read(double *nats, const char *text, size_t n);

@@ -1,0 +1,268 @@
+// Files: reading by mmap, and writing with fsync so that the data survives a crash (files.h).
+#include "files.h"
+#include <dirent.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+bool path_join(Path *path, const char *dir, const char *name, Error *err) {
+    int n = snprintf(path->text, sizeof path->text, "%s/%s", dir, name);
+    if (n >= 0 && (size_t)n < sizeof path->text) return true;
+    return fail(err, "%.80s...: the path is longer than %zu bytes", dir, sizeof path->text - 1);
+}
+
+// ---- reading ----
+
+const char *file_kind(const unsigned char *bytes, size_t n) {
+    static const char *const kinds[][2] = {
+        { "<", "a web page (HTML): the download failed" },
+        { "version https://git-lfs", "a Git LFS pointer; `git lfs pull` fetches the file" },
+        { "\x1f\x8b", "a gzip file; gunzip it first" },
+        { "\xFD""7zXZ", "an xz file; unxz it first" },
+        { "(\xB5/\xFD", "a zstd file; unzstd it first" },
+        { "BZh91AY&SY", "a bzip2 file; bunzip2 it first" },
+        { "\x04\x22\x4D\x18", "an lz4 file; unlz4 it first" },
+        { "7z\xBC\xAF", "a 7z archive; unpack it first" },
+        { "Rar!\x1A", "a RAR archive; unpack it first" },
+        { "PK\x03\x04", "a zip or PyTorch archive (docx, epub); unzip it, or export its text" },
+        { "%PDF-", "a PDF; pdftotext writes its text" },
+        { "{\\rtf", "an RTF document; save it as plain text" },
+        { "\xD0\xCF\x11\xE0", "an old Office document; save it as plain text" },
+        { "\x89PNG", "a picture (PNG)" },
+        { "\xFF\xD8\xFF", "a picture (JPEG)" },
+        { "GIF89a", "a picture (GIF)" },
+        { "\x7F""ELF", "a program (ELF)" },
+        { "\x89HDF", "an HDF5 file" },
+        { "PAR1\x15", "a Parquet file; export its column of texts as JSON lines" },
+        { "\x80\x02", "a Python pickle" },
+        { "\x80\x03", "a Python pickle" },
+        { "\x80\x04", "a Python pickle" },
+        { "\x80\x05", "a Python pickle" },
+        { "GGUF\x02", "a GGUF file" },
+        { "GGUF\x03", "a GGUF file" },
+        { "\x93NUMPY", "a NumPy array" },
+        { "\x88\xD8\x34\x01", "a shard of tokens; train_gpt2 --train FILE --val FILE reads it" },
+        { "\xA1\xD9\x34\x01", "a shard of Llama 3's tokens (llm.c), 4 bytes each; `prepare text` "
+                              "writes shards with 2" },
+        { "\xC6\xD7\x34\x01", "a model of llm.c; train_gpt2 --init FILE reads it" },
+        { "\xC8\xD7\x34\x01", "a tokenizer of llm.c; dev/data/fetch_gpt2_vocab.sh fetches "
+                              "GPT-2's in another format" },
+        { "\xFF\xFE", "UTF-16 (or UTF-32); `iconv -f UTF-16 -t UTF-8` converts it" },
+        { "\xFE\xFF", "UTF-16 (or UTF-32); `iconv -f UTF-16 -t UTF-8` converts it" },
+    };
+    if (n >= 262 && memcmp(bytes + 257, "ustar", 5) == 0) return "a tar archive; unpack it first";
+    while (n > 0 && (*bytes == ' ' || *bytes == '\n' || *bytes == '\r' || *bytes == '\t'))
+        bytes++, n--;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        size_t length = strlen(kinds[i][0]);
+        if (n >= length && memcmp(bytes, kinds[i][0], length) == 0) return kinds[i][1];
+    }
+    return NULL;
+}
+
+// The files that are mapped, each with the line that on_lost_page prints.
+typedef struct Mapping {
+    const unsigned char *bytes;
+    size_t n;
+    char *line;
+    struct Mapping *next;
+} Mapping;
+
+static Mapping **mappings(void) {
+    static Mapping *first;
+    return &first;
+}
+
+// SIGBUS: a page of a mapped file cannot be read, since the file shrank or its disk failed. Ends
+// the program as die() does, but with what a signal handler may call.
+static void on_lost_page(int signal_number, siginfo_t *info, void *context) {
+    const unsigned char *page = (const unsigned char *)info->si_addr;
+    const Mapping *m = *mappings();
+    (void)context;
+    while (m && !(page >= m->bytes && page < m->bytes + m->n)) m = m->next;
+    if (!m) {                          // not ours: the instruction runs again, and SIGBUS kills
+        signal(signal_number, SIG_DFL);
+        return;
+    }
+    if (launched_as(LAUNCH_RANK, 0) > 0) sleep(2);
+    ssize_t written = write(STDERR_FILENO, m->line, strlen(m->line));
+    (void)written;
+    if (*die_last()) (*die_last())();
+    _exit(1);
+}
+
+static void mapping_add(const unsigned char *bytes, size_t n, const char *path) {
+    size_t room = strlen(path) + 128;
+    int rank = launched_as(LAUNCH_RANK, 0);
+    char who[32] = "";
+    Mapping *m = (Mapping *)alloc_or_die(sizeof *m, "a mapped file");
+    if (rank > 0) snprintf(who, sizeof who, "rank %d: ", rank);
+    m->bytes = bytes;
+    m->n = n;
+    m->line = (char *)alloc_or_die(room, "a mapped file");
+    snprintf(m->line, room, "%s: %s%s: the file shrank while it was in use, or its disk failed\n",
+             *program_name(), who, path);
+    m->next = *mappings();
+    *mappings() = m;
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_sigaction = on_lost_page;
+    action.sa_flags = SA_SIGINFO;
+    sigaction(SIGBUS, &action, NULL);
+}
+
+const unsigned char *map_bytes(int fd, size_t n, const char *path, Error *err) {
+    void *map = mmap(NULL, n, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (map == MAP_FAILED) {
+        fail(err, "%s: cannot map it: %s", path, strerror(errno));
+        return NULL;
+    }
+    mapping_add((const unsigned char *)map, n, path);
+    return (const unsigned char *)map;
+}
+
+void unmap_bytes(const unsigned char *bytes, size_t n) {
+    Mapping **place = mappings();
+    while (*place && (*place)->bytes != bytes) place = &(*place)->next;
+    if (*place) {
+        Mapping *m = *place;
+        *place = m->next;
+        free(m->line);
+        free(m);
+    }
+    munmap((void *)(uintptr_t)bytes, n);
+}
+
+bool file_map(FileMap *m, const char *path, Error *err) {
+    m->bytes = NULL;
+    m->n = 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);      // do not wait on a named pipe
+    if (fd < 0) return fail(err, "%s: cannot open it: %s", path, strerror(errno));
+    struct stat info;
+    if (fstat(fd, &info) != 0) {
+        fail(err, "%s: cannot read it: %s", path, strerror(errno));
+    } else if (!S_ISREG(info.st_mode)) {
+        fail(err, "%s: not a file", path);
+    } else if (info.st_size == 0) {
+        fail(err, "%s: the file is empty", path);
+    } else {
+        m->n = (size_t)info.st_size;
+        m->bytes = map_bytes(fd, m->n, path, err);
+    }
+    close(fd);                                                   // the mapping stays valid
+    return m->bytes != NULL;
+}
+
+void file_unmap(FileMap *m) {
+    if (m->bytes) unmap_bytes(m->bytes, m->n);
+    m->bytes = NULL;
+    m->n = 0;
+}
+
+// ---- writing: bytes are safe only when the file and then its directory have been synced ----
+
+int file_create(const char *path, Error *err) {
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0) fail(err, "%s: cannot create it: %s", path, strerror(errno));
+    return fd;
+}
+
+bool file_put(int fd, const void *data, size_t n, const char *path, Error *err) {
+    const char *p = (const char *)data;
+    while (n > 0) {
+        ssize_t written = write(fd, p, n);
+        if (written < 0 && errno == EINTR) continue;             // interrupted by a signal
+        if (written < 0) return fail(err, "%s: cannot write it: %s", path, strerror(errno));
+        p += written;
+        n -= (size_t)written;
+    }
+    return true;
+}
+
+bool file_close(int fd, const char *path, Error *err) {
+    bool synced = fsync(fd) == 0;
+    int why = errno;
+    bool closed = close(fd) == 0;
+    if (synced && !closed) why = errno;
+    return (synced && closed) || fail(err, "%s: cannot write it: %s", path, strerror(why));
+}
+
+bool file_write(const char *path, const void *data, size_t n, Error *err) {
+    int fd = file_create(path, err);
+    if (fd < 0) return false;
+    bool put = file_put(fd, data, n, path, err);
+    Error later;
+    return file_close(fd, path, put ? err : &later) && put;
+}
+
+bool dir_sync(const char *dir, Error *err) {
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return fail(err, "%s: cannot open it: %s", dir, strerror(errno));
+    bool synced = fsync(fd) == 0 || errno == EINVAL;             // EINVAL: not supported here
+    if (!synced) fail(err, "%s: cannot write it: %s", dir, strerror(errno));
+    close(fd);
+    return synced;
+}
+
+int file_begin(Path *temporary, const char *path, Error *err) {
+    struct stat info;
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
+        return fail(err, "%s: not a file, and it would be replaced", path), -1;
+    for (int i = 0; i == 0 || lstat(temporary->text, &info) == 0; i++) {
+        int n = snprintf(temporary->text, sizeof temporary->text, "%s.tmp-%d-%d", path,
+                         (int)getpid(), i);
+        if ((size_t)n >= sizeof temporary->text) return path_join(temporary, path, "", err), -1;
+    }
+    return file_create(temporary->text, err);
+}
+
+bool file_end(int fd, const Path *temporary, const char *path, bool put, Error *err) {
+    Path dir;
+    Error later;
+    bool good = file_close(fd, temporary->text, put ? err : &later) && put;
+    if (good && rename(temporary->text, path) != 0)
+        good = fail(err, "%s: cannot be renamed to %s: %s", temporary->text, path, strerror(errno));
+    if (!good) unlink(temporary->text);
+    snprintf(dir.text, sizeof dir.text, "%s", path);
+    char *slash = strrchr(dir.text, '/');
+    if (slash) slash[1] = '\0';
+    return good && dir_sync(slash ? dir.text : ".", err);
+}
+
+bool path_remove(const char *path, Error *err) {
+    if (unlink(path) == 0 || errno == ENOENT) return true;
+    int why = errno;
+    DIR *dir = opendir(path);
+    if (!dir) return fail(err, "%s: cannot remove it: %s", path,
+                          strerror(errno == ENOTDIR ? why : errno));
+    bool removed = true;
+    for (struct dirent *e; removed && (e = readdir(dir)) != NULL; ) {
+        Path child;
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
+        removed = path_join(&child, path, e->d_name, err) && path_remove(child.text, err);
+    }
+    closedir(dir);
+    if (removed && rmdir(path) != 0)
+        return fail(err, "%s: cannot remove it: %s", path, strerror(errno));
+    return removed;
+}
+
+bool make_directories(const char *path, Error *err) {
+    char part[4096];
+    size_t n = strlen(path);
+    if (n == 0 || n >= sizeof part) return fail(err, "'%.40s': not a usable path", path);
+    for (size_t i = 1; i <= n; i++) {
+        if (path[i] != '/' && path[i] != '\0') continue;
+        memcpy(part, path, i);
+        part[i] = '\0';
+        struct stat info;
+        if (mkdir(part, 0777) == 0) continue;
+        int why = errno;                         // stat changes errno
+        if (lstat(part, &info) == 0 && S_ISLNK(info.st_mode) && stat(part, &info) != 0)
+            return fail(err, "%s: a symbolic link whose target does not exist; create the target, "
+                        "or remove the link", part);
+        if (stat(part, &info) != 0)
+            return fail(err, "%s: cannot create the directory: %s", part, strerror(why));
+        if (!S_ISDIR(info.st_mode)) return fail(err, "%s: a file with this name exists", part);
+    }
+    return true;
+}

@@ -1,0 +1,64 @@
+// Reads llm.c's model files, gpt2_124M.bin and gpt2_124M_bf16.bin (files.h).
+#include "files.h"
+
+static bool llmc_header(int32_t header[8], const unsigned char *bytes, size_t n, Error *err) {
+    if (n >= 32) memcpy(header, bytes, 32);
+    if (n < 32 || header[0] != LLMC_MAGIC) {
+        const char *kind = file_kind(bytes, n);
+        return kind ? fail(err, "this is %s", kind)
+                    : fail(err, "not a model file of llm.c (its first word must be %d); a "
+                                "checkpoint is named by its directory",
+                           LLMC_MAGIC);
+    }
+    if (header[1] != LLMC_FP32 && header[1] != LLMC_BF16)
+        return fail(err, "version %d; expected 3 (fp32) or 5 (bf16)", header[1]);
+    for (int i = 2; i < 8; i++)
+        if (header[i] < 1 || header[i] > LLMC_LARGEST)
+            return fail(err, "word %d of the header is %d, not a valid size", i, header[i]);
+    if (header[6] % header[5] != 0)
+        return fail(err, "%d heads do not divide %d channels", header[5], header[6]);
+    if (header[7] < header[3])
+        return fail(err, "a vocabulary of %d, but a padded one of %d", header[3], header[7]);
+    return true;
+}
+
+bool llmc_config(Config *c, const unsigned char *bytes, size_t n, Error *err) {
+    int32_t header[8];
+    if (!llmc_header(header, bytes, n, err)) return false;
+    c->P = header[2];
+    c->V = header[3];
+    c->cut = 0;
+    c->L = header[4];
+    c->NH = header[5];
+    c->C = header[6];
+    double C = c->C, size = header[1] == LLMC_FP32 ? 4 : 2;      // doubles do not overflow
+    double count = (12.0*C*C + 13.0*C)*c->L + ((double)header[7] + c->P + 2.0)*C;
+    double expected = LLMC_HEADER_BYTES + count * size;
+    if (expected != (double)n)
+        return fail(err, "%zu bytes, but its header needs %.0f: %s", n, expected,
+                    (double)n < expected ? "truncated" : "damaged");
+    return true;
+}
+
+bool llmc_params(float *out, Range range, const Config *c, const unsigned char *bytes, size_t n,
+                 Error *err) {
+    Config same;
+    int32_t header[8];
+    if (!llmc_config(&same, bytes, n, err) || !llmc_header(header, bytes, n, err)) return false;
+    if (memcmp(&same, c, sizeof same) != 0) return fail(err, "not the model that was expected");
+    FloatType type = header[1] == LLMC_FP32 ? FLOAT_32 : FLOAT_BF16;
+    size_t size = float_bytes(type);
+    const unsigned char *p = bytes + LLMC_HEADER_BYTES;
+    for (int kind = 0; kind < N_KINDS; kind++) {
+        bool in_block = kind >= FIRST_IN_BLOCK && kind <= LAST_IN_BLOCK;
+        size_t rows = dim_size(c, tensor_kinds[kind].rows), count = kind_count(c, kind);
+        for (int layer = 0; layer < (in_block ? c->L : 1); layer++, p += count * size) {
+            size_t at = tensor_offset(c, kind, layer) - range.begin;     // wraps before the range
+            if (at >= range.count) continue;
+            if (in_block && rows > 1) floats_transpose(out + at, p, rows, count / rows, type);
+            else floats_read(out + at, p, count, type);
+        }
+        if (kind == WTE) p += (size_t)(header[7] - header[3]) * (size_t)c->C * size;  // padding
+    }
+    return true;
+}

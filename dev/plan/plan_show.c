@@ -1,0 +1,385 @@
+// What --plan prints, at most 80 columns wide, and logs: every result of plan.c.
+#include "plan.h"
+
+// ---- for a person ----
+
+Shown plan_digits(double x) {
+    Shown shown;
+    snprintf(shown.text, sizeof shown.text, fabs(x) >= 999.5 ? "%.0f" : "%.3g", x);
+    return shown;
+}
+
+Shown plan_large(double x) { return x < 999.5 ? plan_digits(x) : count_text(x); }
+
+Shown plan_time(double seconds) {
+    static const struct { double below, unit; const char *name; } units[] = {
+        { 1e-3, 1e-6, "us" },  { 1.0, 1e-3, "ms" },    { 120.0, 1.0, "s" },
+        { 7200.0, 60.0, "min" },  { 172800.0, 3600.0, "hours" },
+        { 730 * 86400.0, 86400.0, "days" },  { INFINITY, 365.25 * 86400.0, "years" },
+    };
+    Shown shown;
+    int i = 0;
+    while (i < 6 && seconds >= units[i].below) i++;
+    snprintf(shown.text, sizeof shown.text, "%.20s %s", plan_digits(seconds / units[i].unit).text,
+             units[i].name);
+    return shown;
+}
+
+Shown plan_flop(double flop) {
+    const char *const units[] = { "FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP" };
+    Shown shown;
+    int u = 0;
+    for (; u < 4 && flop >= 999.5; u++) flop /= 1000.0;
+    snprintf(shown.text, sizeof shown.text, "%.20s %s", plan_digits(flop).text, units[u]);
+    return shown;
+}
+
+Shown plan_size(double bytes) {
+    const char *const units[] = { "bytes", "kB", "MB", "GB", "TB", "PB" };
+    Shown shown;
+    int u = 0;
+    for (; u < 5 && bytes >= 999.5; u++) bytes /= 1000.0;
+    snprintf(shown.text, sizeof shown.text, "%.20s %s", plan_digits(bytes).text, units[u]);
+    return shown;
+}
+
+static void plan_show_machine(FILE *out, const PlanFacts *f) {
+    const PlanMachine *m = &f->machine;
+    const char *each = m->count > 1 ? " each" : "";
+    if (plan_is_here(m) && m->count == 1) fprintf(out, "machine   this one");
+    else if (plan_is_here(m)) fprintf(out, "machine   %d workers as on this one", m->count);
+    else fprintf(out, "machine   %d x %s", m->count, m->name);
+    if (m->gpu && m->peak > 0.0)
+        fprintf(out, ": %s GB, %s TFLOP/s dense in 16 bits by the data sheet",
+                plan_digits(1e-9 * (m->memory + PLAN_GPU_RESERVE)).text,
+                plan_digits(1e-12 * m->peak).text);
+    fprintf(out, "\n          %s/s reached%s", plan_flop(m->speed).text, each);
+    if (m->speed_from == SPEED_MEASURED)
+        fprintf(out, ": measured on whole steps of a block of this width");
+    if (m->speed_from == SPEED_ASSUMED)
+        fprintf(out, ": assumes %.0f%% of the %speak; give @TFLOPS", 100.0 * m->speed / m->peak,
+                m->gpu ? "" : "measured ");
+    if (m->speed_from == SPEED_GIVEN && m->peak > 0.0)
+        fprintf(out, ", as given: %.0f%% of the peak", 100.0 * m->speed / m->peak);
+    fprintf(out, "\n");
+    if (m->gpu && !m->bf16)
+        fprintf(out, "          no bf16: train_gpt2cu needs PRECISION=fp32 and is slower\n");
+}
+
+// Flags that would make the run fit, one way per line.
+static void plan_show_advice(FILE *out, const PlanFacts *f, const RunPlan *p) {
+    const char *way = "          would fit: ";
+    double room = f->machine.memory;
+    PlanShape s = f->shape;
+    bool found = p->largest > 0, may_recompute = f->may_recompute && !s.recompute;
+    if (p->largest > 0) fprintf(out, "%s--micro-batch %d\n", way, p->largest);
+    s.recompute = true;
+    int B = may_recompute ? plan_largest_micro_batch(f, s, room) : 0, fewest = 0;
+    if (B >= s.micro_batch) fprintf(out, "%s--recompute block\n", way);
+    else if (B > p->largest) fprintf(out, "%s--recompute block --micro-batch %d\n", way, B);
+    found = found || B > 0;
+    for (int stage = 1; stage < 4 && f->outer_every == 0; stage++) {
+        fewest = f->tensor * plan_fewest_workers(f, f->shape, stage, room);
+        if (fewest == 0) continue;
+        fprintf(out, "%s--zero %d with %d workers\n", way, stage, fewest);
+        found = true;
+    }
+    if (!found) s.micro_batch = 1;
+    s.recompute = f->shape.recompute || may_recompute;
+    int all = f->outer_every == 0 && (may_recompute || !found)
+            ? f->tensor * plan_fewest_workers(f, s, 3, room) : 0;
+    if (all > 0 && (fewest == 0 || all < fewest))
+        fprintf(out, "%s--zero 3%s%s with %d workers\n", way,
+                may_recompute ? " --recompute block" : "", found ? "" : " --micro-batch 1", all);
+    if (all == 0 && !found)
+        fprintf(out, "          no flag makes it fit: try a smaller model or --seq-len\n");
+}
+
+// The total at each ZeRO stage, and the ZeRO paper's count: 16 bytes a parameter.
+static void plan_show_stages(FILE *out, const PlanFacts *f, const RunPlan *p, double unit) {
+    const struct { const char *name; const double *bytes; } rows[] = {
+        { "total", p->bytes_zero }, { "textbook", p->textbook },
+    };
+    int stages = f->shape.workers > 1 && f->outer_every == 0 ? 4 : 1;
+    if (stages > 1) fprintf(out, "          ZeRO stage    0        1        2        3\n");
+    for (int row = stages > 1 ? 0 : 1; row < (f->sgd ? 1 : 2); row++) {
+        fprintf(out, "          %-8s", rows[row].name);
+        for (int i = 0; i < stages; i++)
+            fprintf(out, "%7s%s", plan_digits(rows[row].bytes[i] / unit).text,
+                    i + 1 < stages ? "  " : "");
+        fprintf(out, "%s\n", row == 1 ? "  (16 bytes a parameter)" : "");
+    }
+}
+
+static void plan_show_memory(FILE *out, const PlanFacts *f, const RunPlan *p) {
+    const PlanBytes *b = &p->bytes;
+    char optimizer[80];
+    snprintf(optimizer, sizeof optimizer, "optimizer: %s%s%s", f->sgd ? "SGD" : "AdamW's moments",
+             f->outer_every ? ", DiLoCo's outer step" : "",
+             f->averages ? ", averaged weights" : "");
+    const struct { const char *name; double bytes; } rows[] = {
+        { "parameters", b->params }, { "gradients", b->grads }, { optimizer, b->moments },
+        { "activations", b->activations }, { "logits, a chunk at a time", b->logits },
+        { "communication buffers", b->passing }, { "other", b->rest },
+    };
+    double total = plan_total(b), room = f->machine.memory;
+    double unit = total >= 0.9995e9 ? 1e9 : 1e6;
+    const char *name = unit == 1e9 ? "GB" : "MB", *where = f->machine.gpu ? "" : ", free here";
+    fprintf(out, "memory    per %s, in %s: %s%s, ZeRO %d%s\n", f->tensor > 1 ? "rank" : "worker",
+            name, f->precision,
+            f->count == plan_gpu_bytes ? " by train_gpt2cu" : "",
+            f->shape.workers > 1 ? f->shape.zero : 0,
+            f->shape.recompute ? ", blocks recomputed" : "");
+    for (int i = 0; i < 7; i++)
+        if (rows[i].bytes >= 0.005 * unit)
+            fprintf(out, "%14.2f  %s\n", rows[i].bytes / unit, rows[i].name);
+    fprintf(out, "%14.2f  total", total / unit);
+    if (room > 0.0 && p->fits)
+        fprintf(out, ": fits in %s%s, and so does --micro-batch %d\n", plan_size(room).text,
+                where, p->largest);
+    else if (room > 0.0)
+        fprintf(out, ": does NOT fit in %s%s\n", plan_size(room).text, where);
+    else
+        fprintf(out, "\n");
+    if (room > 0.0 && !p->fits) plan_show_advice(out, f, p);
+    plan_show_stages(out, f, p, unit);
+}
+
+// What somebody measured for a run like this one.
+static void plan_show_published(FILE *out, const PlanFacts *f, const RunPlan *p) {
+    double flops = p->flops * (double)f->batch_tokens / p->published;
+    if (isnan(p->published)) return;
+    fprintf(out, "          llm.c's script measured %s an update, %.0f%% of the peak",
+            plan_time(p->published).text, 100.0 * flops / (f->machine.count * f->machine.peak));
+    if (f->tokens > 0)
+        fprintf(out, ": %s", plan_time(p->published * (double)f->tokens
+                                       / (double)f->batch_tokens).text);
+    fprintf(out, "\n");
+}
+
+static void plan_show_time(FILE *out, const PlanFacts *f, const RunPlan *p) {
+    const PlanMachine *m = &f->machine;
+    fprintf(out, "time      %s a token: 6 x %s weights of products + 12 L C T\n",
+            plan_flop(p->flops).text,
+            count_text(12.0*f->c.C*f->c.C*f->c.L + (double)f->c.C*f->c.V).text);
+    if (f->shape.recompute)
+        fprintf(out, "          %s with recomputation of the blocks' forward pass\n",
+                plan_flop(p->flops_done).text);
+    fprintf(out, "          %s%s an update: %s computing", isnan(p->exposed) ? "at least " : "",
+            plan_time(p->step).text, plan_time(p->compute).text);
+    if (p->adam > 0.0)
+        fprintf(out, ", %s %s", plan_time(p->adam).text, f->sgd ? "SGD" : "AdamW");
+    if (p->exposed > 0.0) fprintf(out, ", %s network", plan_time(p->exposed).text);
+    fprintf(out, "\n          %s tokens/s\n", count_text((double)f->batch_tokens / p->step).text);
+    plan_show_published(out, f, p);
+    if (f->tokens <= 0) return;
+    fprintf(out, "          %s tokens: %s updates, %s; %s by %dND/(nX)\n",
+            count_text((double)f->tokens).text, count_text(p->steps).text,
+            plan_time(p->seconds).text, plan_time(p->rule_seconds).text,
+            f->shape.recompute ? 8 : 6);
+    if (m->count == 1 && m->price < 0.0) return;
+    fprintf(out, "          %s device-hours", plan_large(p->device_hours).text);
+    if (m->price >= 0.0)
+        fprintf(out, ", which cost %s at %g each", plan_large(p->cost).text, m->price);
+    fprintf(out, "\n");
+}
+
+// Between machines: the seconds of each way to go, with a star at the plan's.
+static void plan_show_ways(FILE *out, const PlanFacts *f, const RunPlan *p) {
+    static const char *const names[] = { ", ring", ", tree", ", two levels", ", directly" };
+    const PlanMachine *m = &f->machine;
+    double n = f->shape.workers, messages = plan_messages(f, p->micro_batches), grads, params;
+    PlanNetwork w = plan_network(m, n, f->tensor, f->own);
+    if (w.G == n) return;
+    plan_traffic(&grads, &params, f, p->micro_batches);
+    double bytes = (grads + params) * n / (n - 1.0);
+    PlanWay taken = plan_best_way(bytes, n, messages, &w);
+    fprintf(out, "\n          in machines of %d, with %s/s", m->per_machine,
+            plan_size(m->far_link).text);
+    if (m->far_latency > 0.0) fprintf(out, " + %s", plan_time(m->far_latency).text);
+    fprintf(out, " a device between them\n          ");
+    for (int way = 0; way < PLAN_WAYS; way++) {
+        double seconds = plan_way_seconds((PlanWay)way, bytes, n, messages, &w);
+        fprintf(out, "%s %s%s", names[way] + (way == 0 ? 2 : 0), plan_time(seconds).text,
+                way == (int)taken ? "*" : "");
+    }
+    fprintf(out, "\n          * %s", f->own ? "as --comm own sends" : "the best for --comm nccl");
+}
+
+static void plan_show_traffic(FILE *out, const PlanFacts *f, const RunPlan *p) {
+    const PlanMachine *m = &f->machine;
+    if (f->shape.workers * f->tensor == 1) return;
+    fprintf(out, "traffic   %s sent per %s and update", plan_size(p->traffic).text,
+            f->tensor > 1 ? "rank" : "worker");
+    if (m->link > 0.0) {
+        fprintf(out, ": %s at %s/s", plan_time(p->comm).text, plan_size(m->link).text);
+        if (m->latency > 0.0) fprintf(out, " + %s", plan_time(m->latency).text);
+        plan_show_ways(out, f, p);
+        fprintf(out, "\n          %s overlap with computation, %s do not: %.1f%% of the update",
+                plan_time(p->hidden).text, plan_time(p->exposed).text,
+                100.0 * p->exposed / p->step);
+    }
+    fprintf(out, "\n");
+    if (m->link > 0.0 && p->micro_batches > 1.0 && f->outer_every == 0)
+        fprintf(out, "          with 1 micro-batch an update instead of %.0f: %.1f%%\n",
+                p->micro_batches, 100.0 * p->exposed_alone
+                                / (p->compute / p->micro_batches + p->adam + p->exposed_alone));
+    if (f->tensor > 1)
+        fprintf(out, "          tensor parallel: %.0f sums a micro-batch, %s%s%s%s\n",
+                plan_tensor_sums(f), plan_size(plan_tensor_bytes(f)).text,
+                m->link > 0.0 ? ", " : "",
+                m->link > 0.0 ? plan_time(p->tensor / p->micro_batches).text : "",
+                m->link > 0.0 ? " exposed" : "");
+    if (f->tensor > 1) return;
+    fprintf(out, "          tensor parallel instead: %s", plan_size(p->tensor_traffic).text);
+    if (m->link > 0.0)
+        fprintf(out, ", %s, none overlapped", plan_time(p->tensor_traffic / m->link).text);
+    fprintf(out, "\n");
+}
+
+// The noise scale is a measurement of the run at hand, but no critical batch: where experiment 2
+// has both, B_crit is 4 to 8 times as large.
+static void plan_show_workers(FILE *out, const PlanFacts *f, const RunPlan *p) {
+    const struct { double batch; const char *source; } rows[] = {
+        { p->b_crit, "B_crit, measured with 119k parameters" },
+        { plan_known(f->noise_scale), "noise scale, at the end of --out's log" },
+    };
+    double one = (double)f->shape.micro_batch * f->T;
+    fprintf(out, "workers   that help: 1 to 3 times B_crit / the micro-batch's %s tokens\n",
+            count_text(one).text);
+    for (int i = 0; i < 2; i++) {
+        double n = rows[i].batch / one;
+        if (isnan(n)) continue;
+        fprintf(out, "          %s to %s for %s tokens: %s\n", n < 1.0 ? "1" : count_text(n).text,
+                3.0*n < 1.0 ? "1" : count_text(3.0*n).text, count_text(rows[i].batch).text,
+                rows[i].source);
+    }
+    if (isnan(p->b_crit))
+        fprintf(out, "          not measured: B_crit is known up to 1M parameters, 1M tokens\n");
+}
+
+// The missing facts, and what each would add to the plan.
+static void plan_show_missing(FILE *out, const PlanFacts *f) {
+    const PlanMachine *m = &f->machine;
+    const char *head = "missing  ";
+    const struct { bool missing; const char *what; } facts[] = {
+        { m->memory <= 0.0, "the memory of this machine: whether the run fits" },
+        { m->link <= 0.0 && f->shape.workers * f->tensor > 1,
+          "LINK of --plan-gpu NAME,COUNT,LINK: seconds of communication" },
+        { f->tokens <= 0, "--tokens N: how many days, and their cost" },
+        { m->price < 0.0 && f->tokens > 0 && m->gpu,
+          "PRICE of --plan-gpu NAME,COUNT,LINK,PRICE: the cost" },
+    };
+    for (int i = 0; i < 4; i++) {
+        if (!facts[i].missing) continue;
+        fprintf(out, "%s %s\n", head, facts[i].what);
+        head = "         ";
+    }
+}
+
+void plan_show(FILE *out, const PlanFacts *f, const RunPlan *p) {
+    const Config *c = &f->c;
+    fprintf(out, "model     %d layers, %d heads, %d channels, vocabulary %d: %s parameters\n",
+            c->L, c->NH, c->C, c->V, count_text(plan_params(c)).text);
+    fprintf(out, "batch     %lld tokens an update: ", (long long)f->batch_tokens);
+    if (f->shape.workers > 1)
+        fprintf(out, "%d %s x ", f->shape.workers, f->tensor > 1 ? "groups" : "workers");
+    fprintf(out, "%.0f x %d sequences of %d\n", p->micro_batches, f->shape.micro_batch, f->T);
+    if (f->batch_changes)
+        fprintf(out, "          (--batch-schedule changes it; time and traffic are for this "
+                "batch)\n");
+    plan_show_machine(out, f);
+    plan_show_memory(out, f, p);
+    plan_show_time(out, f, p);
+    plan_show_traffic(out, f, p);
+    plan_show_workers(out, f, p);
+    plan_show_missing(out, f);
+}
+
+// ---- for a program ----
+
+static void plan_log_memory(Log *log, const PlanFacts *f, const RunPlan *p) {
+    const PlanBytes *b = &p->bytes;
+    bool known = f->machine.memory > 0.0;
+    char key[32];
+    log_int(log, "bytes_params", (int64_t)b->params);
+    log_int(log, "bytes_grads", (int64_t)b->grads);
+    log_int(log, "bytes_moments", (int64_t)b->moments);
+    log_int(log, "bytes_passing", (int64_t)b->passing);
+    log_int(log, "bytes_activations", (int64_t)b->activations);
+    log_int(log, "bytes_logits", (int64_t)b->logits);
+    log_int(log, "bytes_rest", (int64_t)b->rest);
+    log_int(log, "bytes_total", (int64_t)plan_total(b));
+    for (int stage = 0; stage < 4; stage++) {
+        snprintf(key, sizeof key, "bytes_zero_%d", stage);
+        log_num(log, key, p->bytes_zero[stage]);
+        snprintf(key, sizeof key, "textbook_bytes_%d", stage);
+        log_num(log, key, p->textbook[stage]);
+    }
+    log_num(log, "bytes_memory", plan_known(f->machine.memory));
+    log_raw(log, "fits", !known ? "null" : p->fits ? "true" : "false");
+    log_num(log, "fits_micro_batch", known ? p->largest : NAN);
+}
+
+static void plan_log_time(Log *log, const PlanFacts *f, const RunPlan *p) {
+    static const char *const from[] = { "unknown", "given", "assumed", "measured" };
+    const PlanMachine *m = &f->machine;
+    double one = (double)f->shape.micro_batch * f->T;
+    log_num(log, "peak_flops", plan_known(m->peak));
+    log_num(log, "speed_flops", plan_known(m->speed));
+    log_text(log, "speed_from", from[m->speed_from]);
+    log_num(log, "link_bytes_per_s", plan_known(m->link));
+    log_num(log, "far_link_bytes_per_s", plan_known(m->far_link));
+    log_num(log, "workers_per_machine", plan_known(m->per_machine));
+    log_num(log, "flops_per_token", p->flops);
+    log_num(log, "flops_per_token_done", p->flops_done);
+    log_num(log, "seconds_per_step", p->step);
+    log_num(log, "seconds_compute", p->compute);
+    log_num(log, "seconds_optimizer", p->adam);
+    log_num(log, "seconds_comm", p->comm);
+    log_num(log, "seconds_exposed", p->exposed);
+    log_num(log, "seconds_tensor", p->tensor);
+    log_num(log, "tokens", plan_known((double)f->tokens));
+    log_num(log, "steps", p->steps);
+    log_num(log, "days", p->seconds / 86400.0);
+    log_num(log, "days_rule", p->rule_seconds / 86400.0);
+    log_num(log, "device_hours", p->device_hours);
+    log_num(log, "cost", p->cost);
+    log_num(log, "traffic_bytes", p->traffic);
+    log_num(log, "traffic_tensor_bytes", p->tensor_traffic);
+    log_num(log, "seconds_per_step_published", p->published);
+    log_num(log, "b_crit_measured", p->b_crit);
+    log_num(log, "workers_measured", p->b_crit / one);
+    log_num(log, "noise_scale", plan_known(f->noise_scale));
+}
+
+// The event "plan": every result, in the units of this file; an unknown one is null.
+static bool plan_log(Log *log, const PlanFacts *f, const RunPlan *p, Error *err) {
+    const Config *c = &f->c;
+    log_begin(log, "plan");
+    log_int(log, "parameters", (int64_t)plan_params(c));
+    log_int(log, "layers", c->L);
+    log_int(log, "heads", c->NH);
+    log_int(log, "channels", c->C);
+    log_int(log, "vocab", c->V);
+    log_int(log, "positions", c->P);
+    log_int(log, "T", f->T);
+    log_int(log, "micro_batch", f->shape.micro_batch);
+    log_int(log, "batch_tokens", f->batch_tokens);
+    log_num(log, "micro_batches", p->micro_batches);
+    log_int(log, "workers", f->shape.workers);
+    log_int(log, "tensor_parallel", f->tensor);
+    log_int(log, "zero", f->shape.zero);
+    log_bool(log, "recompute", f->shape.recompute);
+    log_text(log, "precision", f->precision);
+    log_text(log, "machine", f->machine.name);
+    plan_log_memory(log, f, p);
+    plan_log_time(log, f, p);
+    return log_end(log, err);
+}
+
+bool plan_print(FILE *out, Log *log, const PlanFacts *f, Error *err) {
+    RunPlan p = plan_estimate(f);
+    plan_show(out, f, &p);
+    return plan_log(log, f, &p, err);
+}

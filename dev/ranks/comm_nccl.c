@@ -1,0 +1,439 @@
+// The NCCL backend of comm.c, for GPUs. It needs no thread: launches return at once. Collectives
+// run on two streams beside the stream that computes, one for sums and one for messages, so that a
+// piece travels while the one before it is summed. Events order the three:
+//
+//     the caller's stream (compute)       the stream of sums           the stream of messages
+//     kernels that write the gradients
+//     comm_queue: records `ready`         waits for `ready`
+//     ... kernels that compute            comm_begin: records          waits for `prepared`;
+//         something else ...                `prepared`                   ncclSend, ncclRecv
+//                                         ... gpu_sum, last piece ...  comm_end: records
+//                                         comm_arrived: waits for it     arrived[group]
+//     comm_wait: waits for done[ticket]   gpu_sum; records done
+//
+// The events also measure how long collectives ran, and how long the computation waited for them.
+#include "ranks.h"
+#include <assert.h>
+
+#if defined(WITH_NCCL)
+#include <nccl.h>
+
+#ifndef EMULATOR
+#include <dlfcn.h>
+#endif
+
+// NCCL's functions, loaded when a run has several ranks: a run on one GPU needs no NCCL.
+#define NCCL_FUNCTIONS(X) \
+    X(GetUniqueId) X(CommInitRankConfig) X(CommDestroy) X(GetErrorString) X(GetLastError) \
+    X(GroupStart) X(GroupEnd) X(Send) X(Recv) X(ReduceScatter) X(AllGather) X(Reduce) \
+    X(Broadcast) X(CommSplit)
+
+typedef struct {
+#define X(name) decltype(&nccl##name) name;
+    NCCL_FUNCTIONS(X)
+#undef X
+} Nccl;
+
+enum { COMM_PARTS = 2 };                   // a tensor group and a data group
+
+// The rings of events are indexed by ticket - 1, or by the number of the wait, modulo COMM_QUEUE.
+struct CommBackend {
+    Nccl nccl;
+    ncclUniqueId id;                       // NCCL's id of this run
+    ncclComm_t peers;                      // all ranks
+    ncclComm_t parts[COMM_PARTS];          // groups, for --comm nccl
+    int n_parts;
+    cudaStream_t sums, messages;
+    cudaEvent_t ready;                     // recorded after the computation so far
+    cudaEvent_t prepared;                  // recorded after the sums so far
+    cudaEvent_t arrived[COMM_GROUPS];      // recorded after each group of messages
+    cudaEvent_t begun[COMM_QUEUE], done[COMM_QUEUE];           // of each collective
+    cudaEvent_t wait_begun[COMM_QUEUE], wait_done[COMM_QUEUE]; // of each wait
+    Ticket queued;                         // tickets issued
+    Ticket settled;                        // tickets whose times are in counters.busy
+    Ticket passed;                         // the computation waits for tickets up to this
+    uint64_t waits;                        // waits queued on the computing stream
+    uint64_t settled_waits;                // waits whose times are in counters.waited
+    char *small;                           // (size+1,COMM_SMALL) on the GPU, for comm_collect_now
+};
+
+static void nccl_check(const CommBackend *b, ncclResult_t status, const char *call) {
+    if (status == ncclSuccess) return;
+    die("nccl%s: %s: %s", call, b->nccl.GetErrorString(status), b->nccl.GetLastError(b->peers));
+}
+
+#define NCCL_CHECK(b, call) nccl_check((b), (b)->nccl.call, #call)
+
+// ---- messages, on their stream ----
+
+void comm_begin(Comm *c, int group) {
+    CommBackend *b = c->backend;
+    (void)group;
+    COMM_CUDA(cudaEventRecord(b->prepared, b->sums));
+    COMM_CUDA(cudaStreamWaitEvent(b->messages, b->prepared, 0));
+    NCCL_CHECK(b, GroupStart());
+}
+
+void comm_send(Comm *c, int peer, const void *bytes, size_t n) {
+    CommBackend *b = c->backend;
+    NCCL_CHECK(b, Send(bytes, n, ncclUint8, comm_peer(c, peer), b->peers, b->messages));
+    CommCounters *counters = &comm_whole(c)->counters;
+    counters->bytes_sent += n;
+    if (c->host[peer] != c->host[c->rank]) counters->bytes_across += n;
+}
+
+void comm_receive(Comm *c, int peer, void *bytes, size_t n) {
+    CommBackend *b = c->backend;
+    NCCL_CHECK(b, Recv(bytes, n, ncclUint8, comm_peer(c, peer), b->peers, b->messages));
+}
+
+void comm_end(Comm *c, int group) {
+    CommBackend *b = c->backend;
+    NCCL_CHECK(b, GroupEnd());
+    COMM_CUDA(cudaEventRecord(b->arrived[group], b->messages));
+}
+
+void comm_arrived(Comm *c, int group) {
+    COMM_CUDA(cudaStreamWaitEvent(c->backend->sums, c->backend->arrived[group], 0));
+}
+
+// ---- work, on the stream of sums ----
+
+void comm_copy(Comm *c, void *out, const void *in, size_t bytes) {
+    if (out == in) return;
+    COMM_CUDA(cudaMemcpyAsync(out, in, bytes, cudaMemcpyDefault, c->backend->sums));
+}
+
+void comm_sum_terms(Comm *c, float *out, const void *const *x, int terms, float scale,
+                    CommType type, CommMode mode, size_t n) {
+    gpu_sum(out, x, terms, scale, type, mode, n, c->backend->sums);
+}
+
+void comm_narrow(Comm *c, uint16_t *out, const float *x, size_t n) {
+    gpu_narrow(out, x, n, c->backend->sums);
+}
+
+void comm_widen(Comm *c, float *out, const uint16_t *x, size_t n) {
+    gpu_widen(out, x, n, c->backend->sums);
+}
+
+// ---- --comm nccl: NCCL's own collectives ----
+//
+// These take slices that are all alike. Where the last slices are shorter, a group of reductions to
+// one rank each does the same, or of broadcasts. In bf16 NCCL also rounds partial sums to bf16.
+
+static bool slices_alike(const Comm *c, size_t count) {
+    return comm_slice(count, 0, c->size).count * (size_t)c->size == count;
+}
+
+// Elements of a slice that fit in the buffers for bf16, if slices lie one after the other there.
+static size_t plain_piece(const Comm *c) { return COMM_BUFFERS * c->piece; }
+
+static void plain_count(Comm *c, const CommOp *op, size_t bytes) {
+    size_t own = comm_slice(op->count, c->rank, c->size).count;
+    comm_whole(c)->counters.bytes_sent += bytes * (op->count - own);
+}
+
+// Of floats, or of bf16 in their place (comm_all_reduce_bf16).
+static void plain_reduce_scatter_as_is(Comm *c, const CommOp *op) {
+    CommBackend *b = c->backend;
+    ncclDataType_t type = op->bytes == sizeof(float) ? ncclFloat : ncclBfloat16;
+    Slice own = comm_slice(op->count, c->rank, c->size);
+    const char *in = (const char *)op->in;
+    char *sum = (char *)op->in + own.begin*op->bytes;
+    const void *term = sum;
+    comm_begin(c, 0);
+    if (slices_alike(c, op->count))
+        NCCL_CHECK(b, ReduceScatter(in, sum, own.count, type, ncclSum, c->peers, b->messages));
+    for (int r = 0; r < c->size && !slices_alike(c, op->count); r++) {
+        Slice s = comm_slice(op->count, r, c->size);
+        if (s.count > 0)
+            NCCL_CHECK(b, Reduce(in + s.begin*op->bytes, r == c->rank ? sum : NULL, s.count, type,
+                                 ncclSum, r, c->peers, b->messages));
+    }
+    comm_end(c, 0);
+    comm_arrived(c, 0);
+    if (sum != op->out || op->scale != 1.0f || op->mode == COMM_ADD)
+        comm_sum_terms(c, (float *)op->out, &term, 1, op->scale, COMM_FP32, op->mode, own.count);
+}
+
+static void plain_reduce_scatter_bf16(Comm *c, const CommOp *op) {
+    CommBackend *b = c->backend;
+    uint16_t *narrow = (uint16_t *)c->scratch_out;
+    const void *term = c->scratch_in;
+    size_t first = comm_slice(op->count, 0, c->size).count, n;
+    for (size_t at = 0; at < first; at += n) {
+        Piece p = { 0, at, n = first - at < plain_piece(c) ? first - at : plain_piece(c) };
+        for (int r = 0; r < c->size; r++)
+            comm_narrow(c, narrow + (size_t)r*n, (const float *)op->in + at
+                                                 + comm_slice(op->count, r, c->size).begin,
+                        piece_of(c, op, p, r));
+        comm_begin(c, 0);
+        NCCL_CHECK(b, ReduceScatter(narrow, c->scratch_in, n, ncclBfloat16, ncclSum, c->peers,
+                                    b->messages));
+        comm_end(c, 0);
+        comm_arrived(c, 0);
+        comm_sum_terms(c, (float *)op->out + at, &term, 1, op->scale, COMM_BF16, op->mode,
+                       piece_of(c, op, p, c->rank));
+    }
+}
+
+static void plain_reduce_scatter(Comm *c, const CommOp *op) {
+    plain_count(c, op, op->type == COMM_BF16 ? sizeof(uint16_t) : sizeof(float));
+    if (scatter_narrows(op)) plain_reduce_scatter_bf16(c, op);
+    else plain_reduce_scatter_as_is(c, op);
+}
+
+// Floats that are sent as bf16.
+static void plain_all_gather_bf16(Comm *c, const CommOp *op) {
+    CommBackend *b = c->backend;
+    float *data = (float *)op->out;
+    size_t first = comm_slice(op->count, 0, c->size).count, n;
+    for (size_t at = 0; at < first; at += n) {
+        Piece p = { 0, at, n = first - at < plain_piece(c) ? first - at : plain_piece(c) };
+        comm_narrow(c, (uint16_t *)c->scratch_out,
+                    data + comm_slice(op->count, c->rank, c->size).begin + at,
+                    piece_of(c, op, p, c->rank));
+        comm_begin(c, 0);
+        NCCL_CHECK(b, AllGather(c->scratch_out, c->scratch_in, n, ncclBfloat16, c->peers,
+                                b->messages));
+        comm_end(c, 0);
+        comm_arrived(c, 0);
+        for (int r = 0; r < c->size; r++)
+            comm_widen(c, data + comm_slice(op->count, r, c->size).begin + at,
+                       (uint16_t *)c->scratch_in + (size_t)r*n, piece_of(c, op, p, r));
+    }
+}
+
+static void plain_all_gather(Comm *c, const CommOp *op) {
+    CommBackend *b = c->backend;
+    char *data = (char *)op->out;
+    Slice own = comm_slice(op->count, c->rank, c->size);
+    char *place = data + own.begin*op->bytes;
+    plain_count(c, op, op->bytes);
+    if (op->type == COMM_BF16) {
+        plain_all_gather_bf16(c, op);
+        return;
+    }
+    comm_copy(c, place, op->in, own.count*op->bytes);
+    comm_begin(c, 0);
+    if (slices_alike(c, op->count))
+        NCCL_CHECK(b, AllGather(place, data, own.count*op->bytes, ncclUint8, c->peers,
+                                b->messages));
+    for (int r = 0; r < c->size && !slices_alike(c, op->count); r++) {
+        Slice s = comm_slice(op->count, r, c->size);
+        char *whose = data + s.begin*op->bytes;
+        if (s.count > 0)
+            NCCL_CHECK(b, Broadcast(whose, whose, s.count*op->bytes, ncclUint8, r, c->peers,
+                                    b->messages));
+    }
+    comm_end(c, 0);
+    comm_arrived(c, 0);
+}
+
+bool comm_run_plain(Comm *c, const CommOp *op) {
+    if (op->kind == OP_REDUCE_SCATTER) plain_reduce_scatter(c, op);
+    else if (op->kind == OP_ALL_GATHER) plain_all_gather(c, op);
+    else return false;
+    return true;
+}
+
+// ---- time ----
+
+static double comm_seconds(cudaEvent_t begin, cudaEvent_t end) {
+    float milliseconds = 0.0f;
+    COMM_CUDA(cudaEventElapsedTime(&milliseconds, begin, end));
+    return 1e-3 * milliseconds;
+}
+
+// Whether the GPU has passed this event. CUDA returns "not yet" as an error; it is cleared here,
+// since otherwise the next check after a launch would report it.
+static bool comm_is_past(cudaEvent_t event) {
+    cudaError_t status = cudaEventQuery(event);
+    if (status == cudaErrorNotReady) cudaGetLastError();
+    else COMM_CUDA(status);
+    return status == cudaSuccess;
+}
+
+// Adds the times of finished collectives and waits to the counters. The CPU does not wait.
+static void comm_settle(Comm *c) {
+    CommBackend *b = c->backend;
+    CommCounters *counters = &comm_whole(c)->counters;
+    for (; b->settled_waits < b->waits; b->settled_waits++) {
+        int i = (int)(b->settled_waits % COMM_QUEUE);
+        if (!comm_is_past(b->wait_done[i])) break;
+        counters->waited += comm_seconds(b->wait_begun[i], b->wait_done[i]);
+    }
+    for (; b->settled < b->queued; b->settled++) {
+        int i = (int)(b->settled % COMM_QUEUE);
+        if (!comm_is_past(b->done[i])) break;
+        counters->busy += comm_seconds(b->begun[i], b->done[i]);
+    }
+}
+
+// Makes room for one more event in a ring that holds events begin ... end-1: if it is full, the CPU
+// waits until the GPU has passed half of them.
+static void comm_make_room(Comm *c, const cudaEvent_t *ring, uint64_t begin, uint64_t end) {
+    if (end - begin < COMM_QUEUE) return;
+    COMM_CUDA(cudaEventSynchronize(ring[(begin + COMM_QUEUE / 2) % COMM_QUEUE]));
+    comm_settle(c);
+}
+
+// ---- the queue: the stream of sums ----
+
+Ticket comm_queue(Comm *c, CommOp op) {
+    CommBackend *b = c->backend;
+    comm_make_room(c, b->done, b->settled, b->queued);
+    int i = (int)(b->queued % COMM_QUEUE);
+    COMM_CUDA(cudaEventRecord(b->ready, c->compute));
+    COMM_CUDA(cudaStreamWaitEvent(b->sums, b->ready, 0));
+    COMM_CUDA(cudaEventRecord(b->begun[i], b->sums));
+    comm_run(c, &op);
+    COMM_CUDA(cudaEventRecord(b->done[i], b->sums));
+    return ++b->queued;
+}
+
+void comm_wait(Comm *c, Ticket ticket) {
+    if (ticket == 0) return;
+    CommBackend *b = c->backend;
+    if (ticket <= b->passed) return;
+    comm_make_room(c, b->wait_done, b->settled_waits, b->waits);
+    int i = (int)(b->waits++ % COMM_QUEUE);
+    COMM_CUDA(cudaEventRecord(b->wait_begun[i], c->compute));
+    COMM_CUDA(cudaStreamWaitEvent(c->compute, b->done[(ticket - 1) % COMM_QUEUE], 0));
+    COMM_CUDA(cudaEventRecord(b->wait_done[i], c->compute));
+    b->passed = ticket;
+}
+
+CommCounters comm_counters(Comm *c) {
+    CommCounters none = { 0.0, 0.0, 0, 0 };
+    if (!c || !c->backend) return none;
+    comm_settle(c);
+    return comm_whole(c)->counters;
+}
+
+// Copies through GPU memory, since NCCL sends only from there.
+void comm_collect_now(Comm *c, void *all, const void *own, size_t bytes) {
+    CommBackend *b = c->backend;
+    size_t n = (size_t)c->size*bytes;
+    char *device_own = b->small + (size_t)c->size*COMM_SMALL;
+    COMM_CUDA(cudaMemcpyAsync(device_own, own, bytes, cudaMemcpyHostToDevice, b->sums));
+    comm_wait(c, comm_collect_there(c, b->small, device_own, bytes));
+    COMM_CUDA(cudaMemcpyAsync(all, b->small, n, cudaMemcpyDeviceToHost, c->compute));
+    COMM_CUDA(cudaStreamSynchronize(c->compute));
+}
+
+// ---- opening and closing ----
+
+// Connects the heartbeat at MASTER_ADDR and MASTER_PORT + 1 (torchrun itself listens at
+// MASTER_PORT), and gives all ranks rank 0's id for NCCL.
+static bool comm_open_watch(Comm *c, double timeout, Error *err) {
+    const char *host = getenv("MASTER_ADDR"), *port_text = getenv("MASTER_PORT");
+    CommBackend *b = c->backend;
+    if (!host || !*host)
+        return fail(err, "MASTER_ADDR: not set, and this is rank %d of %d; it must name rank 0's "
+                    "machine; scripts/launch.sh and torchrun set it", c->rank, c->size);
+    int port = port_text ? atoi(port_text) + 1 : 29501;
+    if (port < 2 || port > 65535)
+        return fail(err, "MASTER_PORT: \"%.20s\" is not a port from 1 to 65534", port_text);
+    heartbeat_init(&c->heartbeat, c->rank, c->size, timeout);
+    if (c->rank == 0 && !heartbeat_listen(&c->heartbeat, host, &port, err)) return false;
+    if (c->rank == 0) NCCL_CHECK(b, GetUniqueId(&b->id));
+    return heartbeat_join(&c->heartbeat, host, port, &b->id, sizeof b->id, err);
+}
+
+static bool nccl_load(Nccl *n, Error *err) {
+#ifdef EMULATOR
+    (void)err;
+#define X(name) n->name = nccl##name;
+#else
+    void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+    if (!library)
+        return fail(err, "NCCL: several ranks need it, but it cannot be loaded: %.200s; install it "
+                    "and build again, or name its folder in LD_LIBRARY_PATH", dlerror());
+#define X(name) \
+    n->name = (decltype(n->name))dlsym(library, "nccl" #name); \
+    if (!n->name) return fail(err, "NCCL: libnccl.so.2 is too old: it has no nccl" #name);
+#endif
+    NCCL_FUNCTIONS(X)
+#undef X
+    return true;
+}
+
+// Connects the processes. The caller then chooses its GPU by local_rank and calls comm_open_gpu.
+bool comm_open(Comm *c, double timeout, Error *err) {
+    memset(c, 0, sizeof *c);
+    c->rank = launched_as(LAUNCH_RANK, 0);
+    c->size = launched_as(LAUNCH_SIZE, 1);
+    c->local_rank = launched_as(LAUNCH_LOCAL_RANK, c->rank);
+    c->local_size = launched_as(LAUNCH_LOCAL_SIZE, c->size);
+    c->hosts = 1;
+    if (c->size == 1) return true;
+    if (c->size > COMM_MAX_RANKS)
+        return fail(err, "ranks: %d of them; this program supports at most %d", c->size,
+                    COMM_MAX_RANKS);
+    CommBackend *b = c->backend = (CommBackend *)alloc_or_die(sizeof *b, "rings of events");
+    if (!nccl_load(&b->nccl, err)) return false;
+    return comm_open_watch(c, timeout, err);
+}
+
+// Connects the GPUs. The two streams have the highest priority: a collective that waits for free
+// multiprocessors on one GPU delays all ranks.
+void comm_open_gpu(Comm *c, cudaStream_t compute) {
+    CommBackend *b = c->backend;
+    int least, greatest;
+    c->compute = compute;
+    if (c->size == 1) return;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    if (c->blocks > 0) config.maxCTAs = c->blocks;
+    NCCL_CHECK(b, CommInitRankConfig(&b->peers, c->size, b->id, c->rank, &config));
+    c->peers = b->peers;
+    c->piece = COMM_SCRATCH / sizeof(float) / COMM_BUFFERS / (size_t)c->size / 64 * 64;
+    COMM_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    COMM_CUDA(cudaStreamCreateWithPriority(&b->sums, cudaStreamNonBlocking, greatest));
+    COMM_CUDA(cudaStreamCreateWithPriority(&b->messages, cudaStreamNonBlocking, greatest));
+    COMM_CUDA(cudaMalloc((void **)&c->scratch_in, COMM_SCRATCH));
+    COMM_CUDA(cudaMalloc((void **)&c->scratch_out, COMM_SCRATCH / 2));
+    COMM_CUDA(cudaMalloc((void **)&b->small, ((size_t)c->size + 1) * COMM_SMALL));
+    cudaEvent_t *orders[] = { &b->ready, &b->prepared, &b->arrived[0], &b->arrived[1],
+                              &b->arrived[2], &b->arrived[3] };
+    for (cudaEvent_t *event : orders)
+        COMM_CUDA(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
+    cudaEvent_t *rings[] = { b->begun, b->done, b->wait_begun, b->wait_done };
+    for (int k = 0; k < 4; k++)
+        for (int i = 0; i < COMM_QUEUE; i++) COMM_CUDA(cudaEventCreate(&rings[k][i]));
+    comm_find_neighbours(c);
+}
+
+// NCCL's own collectives need a communicator for each group; messages use that of all ranks.
+void comm_group_open(Comm *c) {
+    CommBackend *b = c->backend;
+    if (!c->plain || c->size == 1 || c->size == c->whole->size) return;
+    assert(b->n_parts < COMM_PARTS);
+    NCCL_CHECK(b, CommSplit(b->peers, c->members.first, c->rank, &c->peers, NULL));
+    b->parts[b->n_parts++] = c->peers;
+}
+
+void comm_close(Comm *c) {
+    CommBackend *b = c->backend;
+    if (c->size == 1) return;
+    comm_barrier(c);
+    heartbeat_stop(&c->heartbeat);
+    cudaEvent_t *rings[] = { b->begun, b->done, b->wait_begun, b->wait_done };
+    for (int k = 0; k < 4; k++)
+        for (int i = 0; i < COMM_QUEUE; i++) COMM_CUDA(cudaEventDestroy(rings[k][i]));
+    cudaEvent_t orders[] = { b->ready, b->prepared, b->arrived[0], b->arrived[1], b->arrived[2],
+                             b->arrived[3] };
+    for (cudaEvent_t event : orders) COMM_CUDA(cudaEventDestroy(event));
+    COMM_CUDA(cudaFree(c->scratch_in));
+    COMM_CUDA(cudaFree(c->scratch_out));
+    COMM_CUDA(cudaFree(b->small));
+    for (int i = 0; i < b->n_parts; i++) NCCL_CHECK(b, CommDestroy(b->parts[i]));
+    NCCL_CHECK(b, CommDestroy(b->peers));
+    COMM_CUDA(cudaStreamDestroy(b->sums));
+    COMM_CUDA(cudaStreamDestroy(b->messages));
+    free(b);
+    c->backend = NULL;
+}
+#endif
+

@@ -1,0 +1,825 @@
+// ranks: processes that train one model together. From the wire up: the connection that notices who
+// is gone, collectives, a layer cut across ranks, and what each rank stores. Each section is one
+// file of this folder; a process alone sends nothing and waits for nobody.
+#pragma once
+#include <math.h>
+#include "../model/gpt2.h"
+#include "tree.h"
+
+// ==== heartbeat.c ================================================================================
+// The control plane of a run of several ranks: a TCP connection between rank 0 and each other rank.
+// It carries no training data. It connects the ranks, shares one small message of rank 0, and ends
+// the run when a rank has failed. All ranks run the same lines:
+//
+//     heartbeat_init(&w, rank, size, timeout);
+//     if (!heartbeat_listen(&w, NULL, &port, &err)) die("%s", err.text);        // rank 0 alone
+//     if (!heartbeat_join(&w, host, port, &id, sizeof id, &err)) {
+//         if (w.told) exit(1); else die("%s", err.text);
+//     }
+//     if (!heartbeat_start(&w, "the checkpoint is complete: --resume", &err)) die("%s", err.text);
+//     ... train, and a barrier ...
+//     heartbeat_stop(&w);
+//
+// The protocol
+// 1. A rank connects to rank 0 and sends a hello: its rank, the number of ranks, its host's name.
+// 2. Once all ranks have connected, or one of them cannot take part, or the timeout has passed,
+//    rank 0 sends every rank a verdict: an Error, which is empty if all ranks are connected, its
+//    host's name, and what it shares.
+// 3. From heartbeat_start on, each rank has a thread. Rank 0's sends a BEAT to each rank every
+//    timeout/10 seconds, at least once a second; each rank's answers at once. The thread runs
+//    beside the computation: a slow rank answers; a killed, stopped or disconnected one does not.
+// 4. A rank is lost if its connection closes without BYE, or after `timeout` seconds of silence.
+//    Rank 0 then sends END to all. A rank that receives END, or loses rank 0, calls _exit(1). A
+//    rank that leaves by die() has printed the reason: it sends END itself and is not reported.
+// 5. heartbeat_stop: a rank sends BYE, and whoever receives it closes the connection.
+//
+// Structures are sent as they lie in memory, since all ranks run one program. Like MPI and NCCL,
+// the heartbeat trusts the network between the ranks: whoever says hello is taken for a rank.
+// =================================================================================================
+
+#if defined(_WIN32) || defined(__wasm__)                // one process alone
+typedef struct { bool told; } Heartbeat;
+
+static inline bool heartbeat_start(Heartbeat *w, const char *advice, Error *err) {
+    return (void)w, (void)advice, (void)err, true;
+}
+#else
+typedef struct {
+    int fd;                        // -1: not connected
+    char host[64];
+    double heard;                  // when it last sent something, by the thread's clock
+} HeartbeatPeer;
+
+typedef struct {
+    int rank, size;
+    double timeout, beat;          // seconds
+    bool told;                     // heartbeat_join failed, and rank 0 prints the reason
+    int listener, n;               // rank 0's socket; length of peers
+    HeartbeatPeer *peers;          // rank 0: by rank; others: rank 0. The thread's while it runs
+    pthread_t thread;
+    bool running;
+    bool ending;                   // atomic: this process is in die(), which has printed the reason
+    bool stopping;                 // atomic: heartbeat_stop was called
+    double clock;                  // seconds that the thread was awake
+    char advice[256];
+} Heartbeat;
+
+// Rank 0...size-1 of at least two; timeout in seconds.
+void heartbeat_init(Heartbeat *w, int rank, int size, double timeout);
+
+// ---- rendezvous ----
+
+// Rank 0: listens at a port of a host's address; NULL: of all addresses. Port 0 chooses a free port
+// and stores it. Errors: the port is in use, the host is not this machine.
+bool heartbeat_listen(Heartbeat *w, const char *host, int *port, Error *err);
+
+// Connects all ranks, and gives all of them rank 0's n bytes. True on all, or false on all within
+// `timeout` of rank 0's call. Errors: ranks that are missing, started twice, or of another size; on
+// other ranks also that rank 0 cannot be reached at host:port (rank 0 ignores both). An error that
+// rank 0 finds reaches all ranks: they get the same text and w->told, and leave the printing to it.
+bool heartbeat_join(Heartbeat *w, const char *host, int port, void *shared, size_t n, Error *err);
+
+// ---- what the main thread calls ----
+
+// Starts the thread; all ranks call this within `timeout` of each other. From then until
+// heartbeat_stop, this process ends with status 1 when any rank is lost; one rank prints a line
+// that names the lost rank, followed by the advice ("": none). Error: no thread can be started.
+bool heartbeat_start(Heartbeat *w, const char *advice, Error *err);
+
+// Leaves the run, after a barrier: from here on a rank that is gone is not reported.
+void heartbeat_stop(Heartbeat *w);
+#endif
+
+// ==== comm.c =====================================================================================
+// Communication between ranks: the processes of one run, each of which trains on a part of every
+// batch. Collectives combine their results and run while the caller computes. A program is built
+// with one of three backends:
+//
+//     alone          one rank; a collective does nothing       at the end of this file
+//     WITH_MPI       CPUs; a thread of its own calls MPI       comm_mpi.c
+//     WITH_NCCL      GPUs; NCCL on a CUDA stream of its own    comm_nccl.c
+//
+//     comm_open(&comm, timeout, &err)                          comm_close(&comm)
+//     Ticket t = comm_mean(&comm, grads, n, COMM_FP32);        begins an all-reduce
+//     ... compute something else ...                           while the data travels
+//     comm_wait(&comm, t);                                     grads hold the mean over all ranks
+//
+// All ranks call the same collectives in the same order, with the same counts. A collective starts
+// when the caller's computation so far is done, and returns a ticket at once. Its buffers must not
+// be touched until comm_wait(ticket). Collectives finish in the order in which they were called.
+//
+// A buffer is divided into one slice a rank. Data parallelism and ZeRO need two collectives:
+//
+//     reduce-scatter   rank r receives slice r from every rank and sums the slices: in fp32, in
+//                      the order of a fixed binary tree over the ranks (tree.h), so that the sum
+//                      has the same bits in every run
+//     all-gather       every rank receives slice r from rank r
+//
+// An all-reduce is a reduce-scatter and then an all-gather. With n ranks and a buffer of B bytes, a
+// rank sends (n-1)/n B bytes in each. A ring all-reduce sends as much, and no algorithm sends less
+// (Patarasuk and Yuan 2009). COMM_BF16 halves B: floats are sent as bf16 and still summed in fp32.
+//
+// Links between machines are slower than links within one, so ranks on several machines communicate
+// in two levels. With M machines of G ranks each:
+//
+//     reduce-scatter   1. within a machine: its rank g receives slice g of every machine (M slices)
+//                         from the machine's G ranks, and sums each slice over them
+//                      2. between machines: rank g of machine m receives its own slice's M partial
+//                         sums from the ranks g of all machines, and sums them
+//     all-gather       the same in reverse: between ranks of equal number, then within the machine
+//
+// A rank sends (M-1)/(GM) B bytes to other machines instead of (M-1)/M B. If a machine's ranks
+// follow one another and G is a power of two, the two sums are the lower and the upper levels of
+// the same tree: the result has the same bits. Otherwise all ranks communicate in one level.
+//
+// The same collectives run within a group of ranks (comm_group): its Comm numbers the group's ranks
+// from 0. All groups share one queue, so a rank's collectives run one after the other, whichever
+// group each belongs to.
+// =================================================================================================
+
+typedef uint64_t Ticket;                   // a collective to wait for; 0: none
+
+typedef struct { size_t begin, count; } Slice;
+
+// Rank r's slice of a buffer of `count` elements. Slices are equal multiples of 64 elements; the
+// last ranks may have less, or nothing.
+Slice comm_slice(size_t count, int rank, int size);
+
+// A group of `size` ranks: first, first + stride, first + 2*stride ... This rank is the one at
+// `index`.
+typedef struct { int first, stride, size, index; } CommGroup;
+
+int comm_member(CommGroup g, int index);
+
+// ---- what a rank holds ----
+
+enum {
+    COMM_MAX_RANKS = 256,
+    COMM_QUEUE = 1024,                     // most collectives queued and not finished
+    COMM_SMALL = 4096,                     // most bytes of a rank in comm_collect
+    COMM_BUFFERS = 2,                      // pieces under way: one travels, the last one is summed
+    COMM_PIECES = 4,                       // a slice is cut into at least as many pieces, unless
+    COMM_LEAST = 1 << 18,                  // these would have fewer elements
+    COMM_GROUPS = 2*COMM_BUFFERS,          // groups of messages under way: two levels of each piece
+};
+
+#if defined(WITH_NCCL)
+static const size_t COMM_SCRATCH = 64 << 20;
+#else
+static const size_t COMM_SCRATCH = 16 << 20;           // small models need little memory
+#endif
+
+// Bytes of device memory that comm_open (with NCCL: comm_open_gpu) allocates for slices, in a run
+// of `ranks` ranks.
+size_t comm_bytes(int ranks);
+
+typedef enum {
+    OP_REDUCE_SCATTER, OP_ALL_GATHER, OP_BROADCAST, OP_COLLECT, OP_FETCH
+} CommOpKind;
+
+typedef struct Comm Comm;
+
+// A queued collective.
+typedef struct {
+    CommOpKind kind;
+    void *out;
+    const void *in;
+    size_t count, bytes;                   // elements; bytes of each, or of the whole message
+    float scale;
+    CommType type;
+    CommMode mode;
+    int root;
+    Comm *comm;                            // of all ranks, or of a group
+} CommOp;
+
+// What communication has cost this rank since comm_open.
+typedef struct {
+    double waited, busy;                   // seconds: the caller waited; collectives ran
+    uint64_t bytes_sent, bytes_across;     // to all ranks; to ranks on other machines
+} CommCounters;
+
+typedef struct CommBackend CommBackend;    // the state of comm_mpi.c or comm_nccl.c
+
+struct Comm {
+    int rank, size;
+    Comm *whole;                           // of a group: the Comm of all ranks; else NULL
+    CommGroup members;                     // of a group: which ranks of `whole` they are
+    int local_rank, local_size;            // among the ranks of this machine
+    int hosts;                             // machines
+    char layout[200];                      // which rank is where: "node1: 0-3, node2: 4-7"
+    uint8_t host[COMM_MAX_RANKS];          // each rank's machine, from 0
+    CommGroup near, far;                   // the levels; if there is one: all ranks, and this rank
+    CommCounters counters;                 // read through comm_counters
+    size_t piece;                          // most elements of a slice in one message
+    char *scratch_in;                      // (COMM_BUFFERS,size,piece) floats, on the device
+    char *scratch_out;                     // (COMM_BUFFERS,size,piece) bf16, on the device
+    Heartbeat heartbeat;
+    bool plain;                            // NCCL's own collectives, in whatever order they sum
+#if defined(COMM_ON_GPU)
+    cudaStream_t compute;                  // the stream that the caller computes on
+    int blocks;                            // multiprocessors left to messages; 0: NCCL decides
+    struct ncclComm *peers;                // NCCL's communicator of these ranks
+#endif
+    CommBackend *backend;                  // NULL: one rank alone
+};
+
+Comm *comm_whole(Comm *c);
+
+// The number among all ranks of this group's rank `peer`.
+int comm_peer(const Comm *c, int peer);
+
+#if defined(COMM_ON_GPU)
+void comm_cuda_check(cudaError_t status, const char *call);
+
+#define COMM_CUDA(call) comm_cuda_check((call), #call)
+
+// The GPU's twins of tree_sum, bf16_narrow_all and bf16_widen_all, in kernels.cu. `out` and `x` lie
+// on the GPU; for gpu_sum, x is an array on the CPU of `terms` pointers to the GPU. The last two
+// are unused with one rank.
+void gpu_sum(float *out, const void *const *x, int terms, float scale, CommType type,
+             CommMode mode, size_t n, cudaStream_t stream);
+
+void gpu_narrow(uint16_t *out, const float *x, size_t n, cudaStream_t stream);
+void gpu_widen(float *out, const uint16_t *x, size_t n, cudaStream_t stream);
+#endif
+
+// ---- what a backend provides ----
+
+// Finds the other ranks, through the launcher's environment variables; `timeout` is the
+// heartbeat's, in seconds. Errors: the launcher's variables are wrong or missing, a rank does not
+// connect.
+bool comm_open(Comm *c, double timeout, Error *err);
+
+#if defined(COMM_ON_GPU)
+// Multiprocessors of a GPU that messages take while products run beside them: 16 of an H100's 132.
+int comm_blocks(int multiprocessors);
+
+// After comm_open, once this rank has chosen its GPU and set `blocks`: connects the GPUs of all
+// ranks. `compute` is the stream that the caller computes on.
+void comm_open_gpu(Comm *c, cudaStream_t compute);
+#endif
+
+#if defined(WITH_NCCL)
+// With --comm nccl, the rest of comm_group.
+void comm_group_open(Comm *c);
+#endif
+
+// Waits until all ranks call it, then disconnects them and frees what comm_open took.
+void comm_close(Comm *c);
+
+// Queues a collective. It runs after those queued before it and after what the caller has computed.
+Ticket comm_queue(Comm *c, CommOp op);
+
+// Waits for this collective and all before it: then their buffers may be used again. On a GPU the
+// CPU does not wait; kernels launched after this call do. With ticket 0, `c` may be NULL.
+void comm_wait(Comm *c, Ticket ticket);
+
+// What communication has cost so far; on a GPU, in the collectives that are over. c NULL: zeros.
+CommCounters comm_counters(Comm *c);
+
+// comm_collect among several ranks: all (size,bytes) = every rank's `own`, both in CPU memory.
+void comm_collect_now(Comm *c, void *all, const void *own, size_t bytes);
+
+#if defined(WITH_MPI) || defined(WITH_NCCL)
+// A group of messages, one of COMM_GROUPS: comm_begin, sends and receives to and from any peers,
+// comm_end. Its messages start after the work before comm_begin; the work after comm_arrived starts
+// when they have arrived. Work between the two runs beside the messages. Groups start in order.
+void comm_begin(Comm *c, int group);
+void comm_send(Comm *c, int peer, const void *bytes, size_t n);
+void comm_receive(Comm *c, int peer, void *bytes, size_t n);
+void comm_end(Comm *c, int group);
+void comm_arrived(Comm *c, int group);
+
+// Work on device buffers.
+//   comm_copy        out (bytes) = in; nothing if they are the same buffer
+//   comm_sum_terms   tree_sum: x (terms) buffers of n elements
+//   comm_narrow      floats to bf16
+//   comm_widen       bf16 to floats
+void comm_copy(Comm *c, void *out, const void *in, size_t bytes);
+
+void comm_sum_terms(Comm *c, float *out, const void *const *x, int terms, float scale,
+                    CommType type, CommMode mode, size_t n);
+void comm_narrow(Comm *c, uint16_t *out, const float *x, size_t n);
+void comm_widen(Comm *c, float *out, const uint16_t *x, size_t n);
+
+// ---- pieces: what is under way of a collective ----
+
+// Piece k of a collective: elements at ... at+most-1 of every slice.
+typedef struct { size_t k, at, most; } Piece;
+
+size_t piece_count(const Comm *c, const CommOp *op);
+
+// Elements of piece p in rank r's slice.
+size_t piece_of(const Comm *c, const CommOp *op, Piece p, int r);
+
+// ---- reduce-scatter ----
+
+// Whether floats must be narrowed to bf16 before they are sent. Buffers of bf16 travel as they are.
+bool scatter_narrows(const CommOp *op);
+
+// ---- all-gather ----
+
+// Where rank r's slice arrives: in its place, or to be widened from bf16.
+char *gathered(const Comm *c, const CommOp *op, Piece p, int r);
+
+// ---- the other collectives, as messages from each rank to each other rank ----
+
+// --comm nccl: carries out a collective by NCCL's own; false if it is to be done as above.
+bool comm_run_plain(Comm *c, const CommOp *op);
+
+// Carries out one collective.
+void comm_run(Comm *c, const CommOp *op);
+#endif
+
+// ---- the collectives that a trainer calls: each is queued and returns a ticket ----
+
+// Reduce-scatter. With s = this rank's slice of count: out (s.count) = scale * the sum over all
+// ranks of in[s.begin ...]; COMM_ADD: out += that. in (count); `out` may be in + s.begin. With
+// --comm nccl, the sum overwrites in[s.begin ...] too.
+Ticket comm_reduce_scatter(Comm *c, float *out, const float *in, size_t count, float scale,
+                           CommType type, CommMode mode);
+
+// All-gather. data (count elements of `bytes` bytes each) = all ranks' slices. `own` is this rank's
+// slice, which may already lie in its place in `data`.
+Ticket comm_all_gather(Comm *c, void *data, const void *own, size_t count, size_t bytes);
+
+// All-reduce. data (count) = scale * the sum of data over all ranks; the same bits on each.
+Ticket comm_all_reduce(Comm *c, float *data, size_t count, float scale, CommType type);
+
+// The same for bf16. The sum is computed in fp32 and rounded once; NCCL also rounds partial sums.
+Ticket comm_all_reduce_bf16(Comm *c, uint16_t *data, size_t count);
+
+// data (count) = its mean over all ranks: an all-reduce.
+Ticket comm_mean(Comm *c, float *data, size_t count, CommType type);
+
+// Broadcast. data (bytes) of every rank = that of rank `root`.
+Ticket comm_broadcast(Comm *c, void *data, size_t bytes, int root);
+
+// all (size,bytes) = every rank's `own`, in the order of the ranks; with NCCL, both on the GPU.
+Ticket comm_collect_there(Comm *c, void *all, const void *own, size_t bytes);
+
+// Rank 0's data (bytes) = `own` of rank `from`, another one. All ranks call it.
+Ticket comm_fetch(Comm *c, void *data, const void *own, size_t bytes, int from);
+
+// ---- small messages between CPUs: each call returns when its data has arrived ----
+
+// all (size,bytes) = every rank's `own`, in the order of the ranks; at most COMM_SMALL bytes a
+// rank.
+void comm_collect(Comm *c, void *all, const void *own, size_t bytes);
+
+// x (n) = its sum over all ranks, added in the order of the ranks.
+void comm_add(Comm *c, double *x, int n);
+
+// bytes (n, at most COMM_SMALL) of every rank = those of rank 0.
+void comm_broadcast_small(Comm *c, void *bytes, size_t n);
+
+// Returns when all ranks have called it.
+void comm_barrier(Comm *c);
+
+// Ends the program unless all ranks pass the same number: a rank that computes something else would
+// corrupt the run silently. `what` names the difference: "another build of this program".
+void comm_agree(Comm *c, const char *what, uint64_t number);
+
+// The same for a JSON object of fewer than COMM_SMALL bytes; names the first member that differs.
+void comm_agree_json(Comm *c, const char *json);
+
+// Sets hosts, host, local_rank, local_size, layout and the two levels, from the names of all ranks'
+// machines.
+void comm_find_neighbours(Comm *c);
+
+// `c` = the group of `size` ranks, `stride` apart, that this rank belongs to (comm_split). The
+// group uses the queue and the buffers of `whole`, so on a GPU comm_open_gpu comes first.
+void comm_group(Comm *c, Comm *whole, int size, int stride);
+
+// ==== tensor.c ===================================================================================
+// Tensor parallelism: n ranks share every layer (Megatron-LM, Shoeybi et al. 2019, arXiv
+// 1909.08053).
+//
+// Data parallelism gives each rank other sequences, and each needs the whole model. Here the n
+// ranks of a group compute the same sequences together. Each holds 1/n of every large matrix and
+// computes 1/n of every product. Two ways to cut a matrix W fit together:
+//
+//     by columns   x [W1 W2] = [x W1, x W2]: each rank gets its own columns of the output
+//     by rows      [y1, y2] [W1 over W2] = y1 W1 + y2 W2: each rank gets a term of a sum
+//
+// A layer by columns, then one by rows, need a single sum at their end. GELU works on each column
+// alone, and attention on each head alone, so a rank needs nothing from others in between:
+//
+//      x (N,C)                      every rank has all of it
+//      |
+//      |--------.
+//      |    LayerNorm ............. ln1 (N,C): computed by every rank
+//      |    linear C -> 3C/n ...... by columns: queries, keys, values of this rank's NH/n heads
+//      |    attention ............. att (N,C/n)
+//      |    linear C/n -> C ....... by rows: a term (N,C)
+//      |    tp_sum ............ all-reduce; then the bias, once
+//      + <------'
+//      |
+//      x_mid (N,C)                  every rank has all of it
+//      |
+//      |--------.
+//      |    LayerNorm ............. ln2 (N,C)
+//      |    linear C -> 4C/n ...... by columns
+//      |    GELU .................. gelu (N,4C/n)
+//      |    linear 4C/n -> C ...... by rows
+//      |    tp_sum ............ all-reduce; then the bias, once
+//      + <------'
+//      |
+//      x_out (N,C)
+//
+// In the backward pass the two kinds change places. The gradient that enters a layer by rows is the
+// same on all ranks and needs no sum. The gradient that leaves a layer by columns is a term of a
+// sum: every rank's columns have read the same x. So a tp_sum follows the backward pass of each
+// layer by columns, and a block has two sums forward and two backward.
+//
+// The vocabulary is cut as well: a rank holds the rows of wte of its own words (TpGroup.words).
+//
+//     embedding     the rank that has the word gives its row plus the position, the others zeros.
+//                   Then a tp_sum.
+//     classifier    each rank has the logits of its own words. The cross-entropy needs three
+//                   numbers a token from each rank: the largest of its logits, the sum of
+//                   e^(logit - largest), and the target's logit or 0 (tp_xent). No rank holds
+//                   all logits.
+//     its backward  dx is a sum over all words, so a term from each rank: a tp_sum.
+//
+// A micro-batch of B sequences sums (4L+2) B T C numbers and collects 3 B T. --recompute block sums
+// again what attention gives, in all blocks but the last: (5L+1) B T C. What the MLP gives is kept,
+// as the next block's input; a trainer that sums it again too has (6L+2). As data parallelism's
+// all-reduce, each sum sends 2(n-1)/n of its numbers; the 3 B T go to each of n-1 ranks. Unlike a
+// gradient's, these sums cannot overlap with computation: what follows needs them. So the ranks of
+// a group should share a fast link.
+//
+// LayerNorms, wpe and the biases of the layers by rows are on every rank. All ranks of a group have
+// the same gradients for these, bit for bit, and so make the same updates. In the gradient's norm
+// they count once, on the group's rank 0 (tp_counts).
+//
+// Ranks that follow one another form a tensor group. Ranks with equal places in their groups hold
+// the same share of the model; they form a data group, across which all of dev/ranks/zero.c works
+// as it does without tensor parallelism. Of 8 ranks with --tensor-parallel 2:
+//
+//     tensor groups   0 1   2 3   4 5   6 7         comm_group(&tensor, &comm, 2, 1)
+//     data groups     0 2 4 6   1 3 5 7             comm_group(&data, &comm, 4, 2)
+//
+// All ranks of a tensor group read the same samples. Files hold the whole model: tp_copy_bucket
+// cuts what is loaded, and puts together what is saved.
+//
+// Here stands what ranks hold and exchange. The model cut across them is in tensor_model.h.
+// =================================================================================================
+
+typedef struct {
+    bool shares;                           // the model is cut; false: one rank holds all of it
+    Comm *comm;                            // the group; NULL: this rank alone
+    int index, size;                       // this rank's place in the group, and its ranks
+    Config whole;                          // the model's sizes, as in files
+    Config own;                            // a rank's share: the same sizes on all ranks
+    Slice words;                           // this rank's words; rows of wte beyond them are 0
+    // Scratch, in CPU memory
+    float *parts;                          // tp_xent's (size+1,3,rows); or logits (size+1,V)
+    int *targets;                          // (N) targets as columns of this rank's logits
+} TpGroup;
+
+TpGroup tp_group(const Config *whole, Comm *comm);
+
+// This rank's heads, and its channels of attention. Its channels of the MLP are 4 times as many.
+int tp_heads(const TpGroup *g);
+int tp_channels(const TpGroup *g);
+
+// Whether this rank's elements of a tensor of this kind count in a norm over all parameters.
+bool tp_counts(const TpGroup *g, int kind);
+
+// Errors: `size` ranks cannot share the model.
+bool tp_group_check(const Config *whole, int size, Error *err);
+
+// ---- what ranks exchange ----
+
+// x (n) = its sum over the group: the same bits on all ranks and in every run. On a GPU, kernels
+// launched after this call wait for the sum.
+void tp_sum(const TpGroup *g, float *x, size_t n);
+
+// The bias of a layer by rows: with several ranks its product adds none, tp_sum_rows does.
+const float *tp_bias(const TpGroup *g, const float *b);
+
+// out (N,C) = the sum of the ranks' terms plus the bias, once: the end of a layer by rows.
+void tp_sum_rows(const TpGroup *g, float *out, const float *b, size_t N, int C);
+
+// all (size,n) = each rank's own (n), in the order of the ranks; on a GPU, in its memory.
+void tp_collect(const TpGroup *g, float *all, const float *own, size_t n);
+
+// The cross-entropy of N rows from three numbers a row and rank: its largest logit (-INFINITY if it
+// has no words), its sum of e^(logit - largest), and the target's logit, or 0 on the ranks that do
+// not have that word. parts (size+1,3,N): this rank's stand at the end; those of all come first.
+//   loss, lse (N)   lse[n] = log sum exp over all words; loss[n] = lse[n] - the target's logit
+void tp_xent(float *loss, float *lse, float *parts, const TpGroup *g, size_t N);
+
+// ---- the vocabulary ----
+
+// The row of wte that holds this word, or -1: another rank has it.
+int tp_row(const TpGroup *g, int token);
+
+// Tokens as rows of this rank's wte, and columns of its logits; -1: another rank has the word.
+void tp_rows(int *rows, const int *tokens, size_t N, const TpGroup *g);
+
+// The columns of N targets in this rank's logits: words.count, a column of padding, for the words
+// of other ranks. Valid until the next call.
+const int *tp_targets(const TpGroup *g, const int *target, size_t N);
+
+// Lays out the scratch for N tokens, whose logits are computed so many rows at a time.
+void tp_carve(TpGroup *g, Memory *mem, size_t N, size_t rows);
+
+// ---- checkpoints: buckets of the whole model, and a rank's part of them ----
+
+typedef enum { TP_PART, TP_WHOLE } TpCopy;
+
+// The same for a bucket. part (gpt2_bucket(&g->own, bucket).count)
+//                        whole (gpt2_bucket(&g->whole, bucket).count)
+void tp_copy_bucket(float *part, float *whole, const TpGroup *g, int bucket, int index,
+                    TpCopy copy);
+
+// ==== zero.c =====================================================================================
+// Data parallelism and ZeRO: what each rank stores, and what the ranks communicate when.
+//
+// Every rank runs the whole model on its part of the batch. ZeRO (Rajbhandari et al. 2020, arXiv
+// 1910.02054) divides what is stored between updates among the n ranks:
+//
+//     stage   parameters   gradients   moments   communication for each update
+//     0       all          all         all       gradients: all-reduce in the last micro-batch
+//     1       all          all         1/n       gradients: reduce-scatter in the last micro-batch;
+//                                                parameters: all-gather after the update
+//     2       all          1/n         1/n       the same, with a reduce-scatter in every
+//                                                micro-batch
+//     3       1/n          1/n         1/n       gradients as in 2; parameters: all-gather just
+//                                                before each use, forward and backward
+//
+// The unit of communication is a bucket of dev/model/gpt2.h: a block, the embeddings, or the final
+// norm. A rank owns a slice of each bucket; in a buffer of size 1/n its slices lie one after the
+// other. Communication overlaps the backward pass: a bucket's gradients are sent as soon as they
+// are complete, while the blocks before it compute.
+//
+// A bucket's parameters and gradients have a fixed place (bucket_at), which the model points at
+// (with --exact-sum gradients move from one micro-batch to the next). These are the hooks:
+//
+//     zero_micro_batch(&z, i, n)         before micro-batch i of n
+//     forward_needs(&z, bucket)          before the bucket's parameters are read, in forward
+//     backward_needs(&z, bucket)         the same in backward; its gradients can be added to then
+//     gradients_ready(&z, bucket)        starts to sum the bucket's gradients over the ranks
+//     zero_wait_grads(&z)                waits until the sums have arrived
+//     totals_share(&z, &totals)          sums loss and squared norm over the ranks
+//     ... the rank updates its chunks ...
+//     zero_send_params(&z)               sends updated parameters to the other ranks
+//
+// A rank is alone if it shares neither batch nor model with others, measures no noise and makes no
+// exact sums. Then the hooks have nothing to do; totals_share alone passes on the signal to stop,
+// as for several ranks at the end of a DiLoCo round.
+// =================================================================================================
+
+// How ranks share the work, from the command line; all zeros: one rank alone.
+typedef struct {
+    Comm *comm;              // the data group; NULL: one rank alone
+    Comm *tensor;            // the tensor group; NULL: each rank holds the whole model
+    int stage;               // of ZeRO
+    CommType type;           // the format in which gradients travel
+    int levels;              // --exact-sum: levels of the tree that sums micro-batches; else 0
+    bool apart;              // --outer-every: gradients stay with their rank (DiLoCo)
+    bool in_turn;            // --no-overlap: compute, then communicate
+    bool measure;            // measure the small gradients of dev/train/noise.c
+    bool sgd;                // --optimizer sgd: no moments
+    bool averages;           // --average-tokens: averaged weights
+} Sharing;
+
+// A piece of one tensor that this rank updates: its offsets in the buffers of parameters, gradients
+// and moments.
+typedef struct {
+    size_t param, grad, moment;
+    int count;
+    bool decays;
+    bool counts;                           // in the gradient's norm (tp_counts)
+} Chunk;
+
+enum { ZERO_SLOTS = 4 };                 // whole buckets in temporary buffers: embeddings, final
+                                           // norm, and two blocks, the one in use and the next
+
+#if defined(COMM_ON_GPU)
+enum { ZERO_CHUNK = 1 << 14 };           // most elements of a chunk: a thread block's work
+
+enum { ZERO_MEASURED = 1 << 13 };        // elements for each partial sum of squares
+
+typedef cudaStream_t Stream;               // the device runs operations in its order
+#else
+enum { ZERO_CHUNK = 1 << 16 };
+
+enum { ZERO_MEASURED = 1 << 16 };
+
+typedef int Stream;                        // unused: a CPU runs an operation at once
+#endif
+
+// Squared norms for dev/train/noise.c, before clipping: of the small gradients, added up; and in
+// Adam's metric, of the small ones and of the mean gradient.
+typedef enum { SMALLS, SMALLS_ADAM, BIG_ADAM, N_NORMS } Norms;
+
+static const float ADAM_EPS = 1e-8f;
+
+// Sums over this rank, or over all ranks.
+typedef struct {
+    double loss;                           // of all tokens
+    double squares;                        // the gradient's squared norm
+    double norms[N_NORMS];                 // of the noise scale
+    int64_t stop;                          // the signal that told a rank to stop; 0: none
+} Totals;
+
+typedef enum { THIS_RANK, ALL_RANKS } Scope;           // THIS_RANK, or its tensor group: within a
+                                                       // DiLoCo round
+
+typedef enum { PARAMS, GRADS } Flat;
+
+typedef struct {
+    bool alone;                            // no hook has anything to do
+    volatile sig_atomic_t *stop;           // the signal that came, 0: none
+    Comm *comm;
+    int rank, size;
+    int stage;
+    CommType type;
+    bool apart, in_turn, measure, sgd, averages;       // as in Sharing
+    TpGroup tp;                            // the ranks that share this model
+    Config c;                              // this rank's share of the model, with the vocabulary
+                                           // rounded up where a GPU pads it
+    Config file;                           // the same without padding
+    size_t param_bytes;                    // of one parameter as layers read it
+    Stream stream;
+
+    // What this rank stores: whole buffers, or its slices
+    char *params;                          // elements of param_bytes
+    float *masters;                        // fp32 master weights; params itself, if that is fp32
+    float *grads;
+    size_t n_grads;                        // elements of grads
+    float *adam_m, *adam_v;                // SGD has no moments: NULL
+    float *average;                        // averaged weights; NULL: none
+    float *outer_params, *outer_momentum;  // DiLoCo: as the last round left them
+    Chunk *chunks;                         // (n_chunks) what this rank updates
+    double *norm_partials;                 // (n_chunks) sums of squares of gradients
+    int n_chunks;
+
+    // Whole buckets, temporarily
+    char *gathered[ZERO_SLOTS];          // stage 3: parameters, after an all-gather
+    float *collected[ZERO_SLOTS];        // stages 2 and 3: gradients, before a reduce-scatter
+    int held[ZERO_SLOTS];                // the bucket in gathered; -1: none
+    float *bucket;                         // for checkpoints; NULL where all buffers are whole
+    float *whole;                          // tensor parallel: a bucket of the whole model, in CPU
+                                           // memory, for checkpoints
+    float *host_bucket;                    // on a GPU: the same, in CPU memory
+    Ticket *arrives;                       // (buckets) the last collective that receives parameters
+    Ticket leaves[ZERO_SLOTS];           // the last one that reads gradients from this slot
+
+    // This update
+    Scope scope;                           // whose gradients it averages
+    bool last;                             // this is its last micro-batch
+    float *levels[TREE_LEVELS];            // --exact-sum: a gradient for each level of the tree
+    int n_levels;                          // 0 without --exact-sum
+    int level;                             // the level that this micro-batch's gradient reaches
+    float *small;                          // one rank alone: one micro-batch's gradient, to measure
+    double *partials;                      // (N_NORMS, zero_partials_count) of squares
+    double norms[N_NORMS];
+    float correct_v;                       // bias correction of adam_v; 0: no Adam's metric
+    uint64_t hash;                         // of all parameters, as they were loaded or drawn
+} Zero;
+
+// For a model of whole->V words, which its buffers round up to a multiple of `words`.
+void zero_init(Zero *z, const Sharing *s, const Config *whole, int words, size_t param_bytes);
+
+// Waits for what is still under way first: the caller frees the buffers next.
+void zero_free(Zero *z);
+
+// The part of a bucket that this rank updates: all of it, or its slice.
+Slice zero_own(const Zero *z, int bucket);
+
+// The offset of this rank's part of a bucket, in a buffer of slices or in a whole buffer.
+size_t zero_own_begin(const Zero *z, int bucket, bool slices);
+
+// Where a bucket's whole parameters lie while the model reads them, as layers read them; or where
+// the model adds its gradients.
+void *bucket_at(const Zero *z, int bucket, Flat flat);
+
+// ---- memory ----
+
+size_t zero_moments_count(const Zero *z);
+size_t zero_partials_count(const Zero *z);
+
+// Divides what this rank updates into chunks of at most `largest` elements. Returns their number
+// and writes them to `chunks`, unless that is NULL.
+int zero_chunks(Chunk *chunks, const Zero *z, int largest);
+
+// Lays out the parameters; see dev/base/memory.c.
+void zero_carve_params(Zero *z, Memory *mem);
+
+// Lays out the buffers that only training needs.
+void zero_carve_training(Zero *z, Memory *mem);
+
+// ---- work on flat buffers, on the device where they lie ----
+
+void floats_clear(float *x, size_t n, Stream stream);
+void floats_axpby(float *y, float a, const float *x, float b, size_t n, Stream stream);
+void floats_measure(Zero *z, float *sum, float *x, size_t n);
+void floats_weigh(Zero *z, Norms norm, const float *x, const float *v, size_t n);
+
+// ---- parameters ----
+
+// Before the model reads a bucket's parameters, from the first bucket to the last.
+void forward_needs(Zero *z, int bucket);
+
+// Before the model reads a bucket's parameters and adds to its gradients: embeddings and final norm
+// first, which the classifier needs, then blocks from the last to the first.
+void backward_needs(Zero *z, int bucket);
+
+// After an update: begins to all-gather the parameters that other ranks have updated.
+void zero_send_params(Zero *z);
+
+// Waits for all parameters to arrive.
+void zero_wait_params(Zero *z);
+
+// ---- gradients ----
+
+// Before micro-batch i of n. --exact-sum moves z->grads to the level that this gradient reaches.
+void zero_micro_batch(Zero *z, size_t i, size_t n);
+
+// Adam's metric needs the second moment of every parameter that a small gradient has: no ZeRO.
+bool zero_has_metric(const Zero *z);
+
+// Whether this micro-batch's gradients travel to other ranks.
+bool zero_sends(const Zero *z);
+
+// This micro-batch's gradients of a bucket are complete.
+void gradients_ready(Zero *z, int bucket);
+
+// Waits until this rank has its part of the gradients, summed over all ranks.
+void zero_wait_grads(Zero *z);
+
+// The number of small gradients that this rank measures in an update.
+size_t zero_smalls_count(const Zero *z, size_t micro_batches);
+
+// ---- an update's totals ----
+
+// The ranks of `scope` whose `squares` add up to the gradient's squared norm. Stage 0: every data
+// rank has the whole mean gradient, so one counts. DiLoCo: the norm is this rank's own. Each rank
+// of a tensor group has a part.
+Slice totals_squares(const Zero *z, Scope scope);
+
+// The totals of `scope` from its ranks' totals, all (ranks), summed in rank order. The ranks of a
+// tensor group have the same losses, and each some of the squares.
+Totals totals_sum(const Zero *z, const Totals *all, Scope scope);
+
+// The ranks of `scope`, if there are several: all ranks, or this rank's tensor group. Else NULL.
+Comm *totals_comm(const Zero *z, Scope scope);
+
+// On a CPU: replaces this rank's loss and squared norm by those of z->scope, and adds the norms of
+// the noise scale, and the signal to stop. The sums have the same bits on all ranks.
+void totals_share(const Zero *z, Totals *totals);
+
+// ---- buckets for checkpoints: loading, drawing, saving ----
+
+// A flat buffer of what a checkpoint keeps; `slices`: it holds only this rank's slices.
+typedef struct { float *data; bool slices; } Buffer;
+
+Buffer kept_buffer(const Zero *z, Kept what);
+
+void zero_open(Zero *z);
+void zero_close(Zero *z);
+float *bucket_place_own(Zero *z, Kept what, int bucket);
+void bucket_take(Zero *z, Buffer b, int bucket);
+const float *bucket_show(Zero *z, float *whole, int bucket);
+void zero_loaded(Zero *z);
+
+// ---- averaged weights ----
+
+// average = keep * average + (1 - keep) * weights. Each rank averages the masters it updates.
+void zero_average(Zero *z, float keep);
+
+// Between two updates: the averaged weights take the place of the weights, to be evaluated, until
+// zero_average_end. The buffer of gradients, not needed now, holds the weights meanwhile.
+void zero_average_begin(Zero *z);
+void zero_average_end(Zero *z);
+
+// Buffer to load a bucket of the whole model into. bucket_keep() then keeps this rank's part.
+float *bucket_place(Zero *z, Kept what, int bucket);
+void bucket_keep(Zero *z, Kept what, int bucket);
+
+// A bucket of the whole model in rank 0's CPU memory, valid until the next call; all ranks call it
+// together. For Adam's moments, which differ between DiLoCo's workers: those of `worker`, or with
+// -1 their mean.
+// A Checkpoint's source (dev/files/checkpoint.c).
+const float *bucket_get(void *zero, Kept what, int worker, int bucket);
+
+// ==== zero.c =====================================================================================
+// DiLoCo: workers that rarely communicate (Douillard et al. 2023, arXiv 2311.08105, algorithm 1).
+//
+// A round: each worker makes H AdamW updates on its own data, with its own moments. Then the outer
+// optimizer, SGD with Nesterov momentum, updates the parameters that the round began with (outer).
+// Its gradient is the mean over the workers of how far they have moved:
+//
+//     delta = mean(outer - p)    momentum = mu momentum + delta
+//     p = outer = outer - lr (delta + mu momentum)          as PyTorch's SGD(nesterov=True)
+// =================================================================================================
+
+// The first round begins at the current parameters.
+void diloco_begin(Zero *z);
+
+// Ends a round. The buffer of gradients, no longer needed, holds delta.
+void diloco_end_round(Zero *z, float lr, float mu);

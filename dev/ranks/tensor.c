@@ -1,0 +1,127 @@
+// Tensor parallelism: n ranks share every layer (Megatron-LM, Shoeybi et al. 2019) (ranks.h).
+#include "ranks.h"
+
+#ifndef TP_ALWAYS
+#define TP_ALWAYS 0
+#endif
+
+TpGroup tp_group(const Config *whole, Comm *comm) {
+    int index = comm ? comm->rank : 0, size = comm ? comm->size : 1;
+    TpGroup g = { TP_ALWAYS || size > 1, comm, index, size, *whole, gpt2_share(whole, size),
+                  { 0, 0 }, NULL, NULL };
+    size_t V = (size_t)whole->V, begin = (size_t)g.own.V * (size_t)g.index;
+    g.words.begin = begin < V ? begin : V;
+    g.words.count = V - g.words.begin < (size_t)g.own.V ? V - g.words.begin : (size_t)g.own.V;
+    return g;
+}
+
+int tp_heads(const TpGroup *g) { return g->own.NH / g->size; }
+
+int tp_channels(const TpGroup *g) { return g->own.C / g->size; }
+
+bool tp_counts(const TpGroup *g, int kind) {
+    return g->index == 0 || tensor_kinds[kind].cut != CUT_NONE;
+}
+
+bool tp_group_check(const Config *whole, int size, Error *err) {
+    if (whole->NH % size == 0) return true;
+    return fail(err, "--tensor-parallel: %d ranks cannot share %d heads equally; give a divisor of "
+                     "%d", size, whole->NH, whole->NH);
+}
+
+// ---- what ranks exchange ----
+
+void tp_sum(const TpGroup *g, float *x, size_t n) {
+    if (g->size > 1) comm_wait(g->comm, comm_all_reduce(g->comm, x, n, 1.0f, COMM_FP32));
+}
+
+const float *tp_bias(const TpGroup *g, const float *b) {
+    return g->size == 1 ? b : NULL;
+}
+
+void tp_sum_rows(const TpGroup *g, float *out, const float *b, size_t N, int C) {
+    if (g->size == 1) return;
+    tp_sum(g, out, N*(size_t)C);
+    #pragma omp parallel for
+    for (size_t n = 0; n < N; n++)
+        for (int c = 0; c < C; c++) out[n*(size_t)C + (size_t)c] += b[c];
+}
+
+void tp_collect(const TpGroup *g, float *all, const float *own, size_t n) {
+    if (g->size == 1) memcpy(all, own, n * sizeof *own);
+    else comm_wait(g->comm, comm_collect_there(g->comm, all, own, n * sizeof *own));
+}
+
+void tp_xent(float *loss, float *lse, float *parts, const TpGroup *g, size_t N) {
+    size_t size = (size_t)g->size;
+    tp_collect(g, parts, parts + size*3*N, 3*N);
+    for (size_t n = 0; n < N; n++) {
+        float hi = -INFINITY, sum = 0.0f, right = 0.0f;
+        for (size_t r = 0; r < size; r++) hi = fmaxf(hi, parts[r*3*N + n]);
+        for (size_t r = 0; r < size; r++) {
+            const float *part = parts + r*3*N + n;
+            sum += part[N] * expf(part[0] - hi);
+            right += part[2*N];
+        }
+        lse[n] = hi + logf(sum);
+        loss[n] = lse[n] - right;
+    }
+}
+
+// ---- the vocabulary ----
+
+int tp_row(const TpGroup *g, int token) {
+    size_t row = (size_t)token - g->words.begin;             // wraps around below the first word
+    return row < g->words.count ? (int)row : -1;
+}
+
+void tp_rows(int *rows, const int *tokens, size_t N, const TpGroup *g) {
+    for (size_t n = 0; n < N; n++) rows[n] = tp_row(g, tokens[n]);
+}
+
+const int *tp_targets(const TpGroup *g, const int *target, size_t N) {
+    tp_rows(g->targets, target, N, g);
+    for (size_t n = 0; n < N; n++)
+        if (g->targets[n] < 0) g->targets[n] = (int)g->words.count;
+    return g->targets;
+}
+
+void tp_carve(TpGroup *g, Memory *mem, size_t N, size_t rows) {
+    if (!g->shares) return;
+    g->parts = memory_floats(mem, MEM_LOGITS, (g->size + 1)*(3*rows + g->own.V));
+    g->targets = (int *)memory_take(mem, MEM_LOGITS, N * sizeof *g->targets);
+}
+
+// ---- checkpoints: buckets of the whole model, and a rank's part of them ----
+
+// Copies rank `index`'s part of one tensor: from the whole to the part, or back. A row of a part
+// is a range of a row of the whole; with CUT_HEADS three ranges, in queries, keys and values.
+static void tp_copy(float *part, float *whole, const Tensor *p, const Tensor *w, int index,
+                    TpCopy copy) {
+    Cut cut = tensor_kinds[p->kind].cut;
+    bool by_rows = cut == CUT_ROWS || cut == CUT_WORDS;
+    bool by_columns = cut == CUT_COLUMNS || cut == CUT_HEADS;
+    size_t ranges = cut == CUT_HEADS ? 3 : 1, width = p->cols / ranges, step = w->cols / ranges;
+    size_t first_row = by_rows ? (size_t)index * p->rows : 0;
+    size_t first_col = by_columns ? (size_t)index * width : 0;
+    for (size_t row = 0; row < p->rows; row++)
+        for (size_t k = 0; k < ranges; k++) {
+            float *here = part + row*p->cols + k*width;
+            float *there = whole + (first_row + row)*w->cols + k*step + first_col;
+            bool beyond = first_row + row >= w->rows;        // a row of wte without a word
+            if (copy == TP_WHOLE && !beyond) memcpy(there, here, width * sizeof *here);
+            if (copy == TP_PART && !beyond) memcpy(here, there, width * sizeof *here);
+            if (copy == TP_PART && beyond) memset(here, 0, width * sizeof *here);
+        }
+}
+
+void tp_copy_bucket(float *part, float *whole, const TpGroup *g, int bucket, int index,
+                    TpCopy copy) {
+    size_t begin = gpt2_bucket(&g->own, bucket).begin;
+    size_t whole_begin = gpt2_bucket(&g->whole, bucket).begin;
+    int end = gpt2_bucket_tensor(&g->whole, bucket + 1);
+    for (int i = gpt2_bucket_tensor(&g->whole, bucket); i < end; i++) {
+        Tensor p = gpt2_tensor(&g->own, i), w = gpt2_tensor(&g->whole, i);
+        tp_copy(part + p.offset - begin, whole + w.offset - whole_begin, &p, &w, index, copy);
+    }
+}

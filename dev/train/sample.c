@@ -1,0 +1,116 @@
+// Sampling from logits, and generation with a key/value cache (train.h).
+#include "train.h"
+
+static int likelier(const void *a, const void *b) {
+    const Candidate *x = (const Candidate *)a, *y = (const Candidate *)b;
+    if (x->p != y->p) return x->p < y->p ? 1 : -1;
+    return x->id - y->id;    // ties in a fixed order, so that a seed gives one text
+}
+
+int sample_token(const Sampler *s, const float *logits, int V, Rng *rng) {
+    Candidate *c = s->candidates;
+    int best = 0, n = V;
+    for (int v = 1; v < V; v++) if (logits[v] > logits[best]) best = v;
+    if (s->temperature == 0.0f) return best;
+    double sum = 0.0;
+    for (int v = 0; v < V; v++) {
+        c[v].id = v;
+        c[v].p = expf((logits[v] - logits[best]) / s->temperature);
+        sum += c[v].p;
+    }
+    if (s->top_k > 0 || s->top_p < 1.0f) {
+        qsort(c, V, sizeof *c, likelier);
+        if (s->top_k > 0 && s->top_k < V) n = s->top_k;
+        double kept = 0.0, all = sum;
+        int k = 0;
+        while (k < n && (k == 0 || kept < s->top_p * all)) kept += c[k++].p;
+        n = k;
+        sum = kept;
+    }
+    double left = rng_uniform(rng) * sum;
+    for (int k = 0; k < n - 1; k++)
+        if ((left -= c[k].p) < 0.0) return c[k].id;
+    return c[n - 1].id;
+}
+
+// Whether a rank needs the other ranks for a forward pass: ZeRO stage 3, tensor parallel.
+static bool ranks_join_samples(const Run *r) {
+    return r->zero->stage == 3 || r->zero->tp.size > 1;
+}
+
+void generate(Run *r, Rng *rng, int n, int max_new, FILE *out) {
+    Utf8Printer printer = { { 0 }, 0, isatty(fileno(out)) != 0 };
+    const Tokenizer *tok = &r->tokenizer;
+    int *text = r->text, T = r->spec.T;
+    int done = 0;            // rows that the cache holds
+    for (int i = 0; i < max_new; i++) {
+        if (n > T) {
+            int keep = T > 1 ? T / 2 : 1;
+            memmove(text, text + n - keep, keep * sizeof *text);
+            n = keep;
+            done = 0;
+        }
+        if (ranks_join_samples(r) ? stop_is_asked(r) : *stop_signal() != 0) break;
+        const float *logits = model_extend(r->model, text, n, done);
+        done = r->spec.recompute == RECOMPUTE_NONE ? n : 0;
+        int id = sample_token(&r->sampler, logits, r->spec.c.V, rng);
+        if (id == tok->eot && tok->vocab_size > 0) break;
+        text[n++] = id;
+        if (tok->vocab_size == 0) fprintf(out, " %d", id);
+        if (id >= tok->vocab_size) continue;    // a padded vocabulary has ids with no text
+        size_t length;
+        const char *piece = tokenizer_piece(tok, id, &length);
+        utf8_print(&printer, out, piece, length);
+        if (r->sampler.copy) fwrite(piece, 1, length, r->sampler.copy);
+        fflush(out);
+    }
+    utf8_print_end(&printer, out);
+    fputc('\n', out);
+}
+
+void print_prompt(const char *prompt, FILE *out) {
+    Utf8Printer printer = { { 0 }, 0, isatty(fileno(out)) != 0 };
+    if (!printer.terminal) fputs(prompt, out);
+    else utf8_print(&printer, out, prompt, strlen(prompt));
+    utf8_print_end(&printer, out);
+}
+
+static void log_sample(Run *r, const char *text, size_t length) {
+    log_begin(&r->log, "sample");
+    log_int(&r->log, "step", (int64_t)r->step);
+    log_int(&r->log, "tokens", (int64_t)r->tokens);
+    log_text_n(&r->log, "text", text, length);
+    log_line_end(r);
+}
+
+// Prints and logs a sample that begins a new text.
+static void print_sample(Run *r) {
+    Rng rng = rng_make((uint64_t)r->o.seed, 1000000 + r->step);
+    char *text = NULL;
+    size_t length = 0;
+    r->sampler.copy = open_memstream(&text, &length);
+    if (!r->sampler.copy) die("a sample: %s", strerror(errno));
+    r->text[0] = r->tokenizer.eot;
+    printf("%s--- the model writes ---\n", isatty(STDOUT_FILENO) ? "\r\033[K" : "");
+    generate(r, &rng, 1, r->o.max_new, stdout);
+    printf("---\n");
+    if (fclose(r->sampler.copy) != 0) die("a sample: %s", strerror(errno));
+    r->sampler.copy = NULL;
+    log_sample(r, text, length);
+    free(text);
+}
+
+void report_sample(Run *r) {
+    if (r->tokenizer.vocab_size == 0 || r->stopping) return;
+    if (r->comm.rank == 0 || ranks_join_samples(r)) print_sample(r);
+    stop_is_asked(r);
+}
+
+void open_sampler(Run *r, int text_tokens) {
+    r->text = (int *)alloc_or_die((size_t)text_tokens * sizeof(int), "a text");
+    r->sampler.temperature = (float)r->o.temperature;
+    r->sampler.top_k = r->o.top_k;
+    r->sampler.top_p = (float)r->o.top_p;
+    r->sampler.candidates = (Candidate *)alloc_or_die(r->spec.c.V * sizeof(Candidate),
+                                                      "a list of candidates");
+}

@@ -1,0 +1,289 @@
+// Saving a run, and resuming one (train.h).
+#include "train.h"
+
+// A hash as options_json writes it: a JSON number may lose digits in other programs.
+static Shown hash_text(uint64_t hash) {
+    Shown shown;
+    snprintf(shown.text, sizeof shown.text, "%016llx", (unsigned long long)hash);
+    return shown;
+}
+
+char *options_json(const Run *r) {
+    char *text = NULL;
+    size_t n;
+    Log json;
+    Error err;
+    FILE *file = open_memstream(&text, &n);
+    if (!file) die("memory: none left for the run's options");
+    log_to(&json, file, "the run's options");
+    log_begin(&json, "options");
+    train_options_echo(&json, &r->o);
+    log_int(&json, "train_tokens", (int64_t)r->train.n_tokens);
+    log_text(&json, "train_hash", hash_text(r->train_hash).text);
+    log_text(&json, "val_hash", hash_text(r->val_hash).text);
+    if (!log_end(&json, &err)) die("%s", err.text);
+    free(json.line);
+    fclose(file);
+    return text;
+}
+
+// The source of a save's buckets (Checkpoint.source), with progress.
+typedef struct { Zero *zero; Progress progress; } Saving;
+
+static const float *saving_bucket(void *from, Kept what, int worker, int bucket) {
+    Saving *s = (Saving *)from;
+    double before = (double)series_index(what, worker) * gpt2_n_buckets(&s->zero->c);
+    progress_show(&s->progress, before + bucket);
+    return bucket_get(s->zero, what, worker, bucket);
+}
+
+void save(Run *r) {
+    if (!r->o.out || r->saved_step == (int64_t)r->step) return;
+    zero_wait_params(r->zero);
+    bool whole = false, stopped = r->eval_step != r->step  // before the last update's evaluation
+                               && run_done(&r->length, r->step, r->tokens, NAN);
+    Saving saving = { r->zero, progress_begin("saving", 1.0) };
+    Checkpoint k = {
+        r->spec.c,
+        { (int64_t)r->step, (int64_t)r->tokens, (int64_t)r->train.samples, r->adam_step,
+          r->skipped, (uint64_t)r->o.seed, r->seconds, r->o.outer_every ? r->data.size : 0,
+          (int64_t)r->batch, (int64_t)r->norm_test.batch, r->norm_test.waited,
+          r->noise.g2, r->noise.s, r->noise.weight, r->noise_adam.g2, r->noise_adam.s,
+          r->noise_adam.weight, stopped ? NAN : r->good_loss },
+        options_json(r), saving_bucket, &saving, false, r->zero->sgd, r->zero->averages,
+        { (const unsigned char *)r->tokenizer_json, r->tokenizer_bytes },
+        r->tokenizer.vocab_size > 0 ? r->tokenizer.eot : -1, &whole,
+    };
+    Error err;
+    double start = seconds_now();
+    bool failed = false;
+    saving.progress.total = (double)kept_end(&k) * gpt2_n_buckets(&k.config);
+    if (r->comm.rank == 0) failed = !checkpoint_is_locked(r->lock, r->o.out, &err);
+    if (r->comm.rank > 0 || failed) checkpoint_follow(&k);
+    else failed = !checkpoint_save(r->o.out, &k, r->o.keep, &err);
+    progress_end(&saving.progress);
+    free((char *)k.options);
+    if (whole && failed)
+        die("%s; step_%08llu is complete, though: mend this and --resume-from %llu", err.text,
+            (unsigned long long)r->step, (unsigned long long)r->step);
+    if (failed)
+        die("%s; %s", err.text, r->saved_step >= 0
+            ? "the last checkpoint is intact: mend this and --resume"
+            : "nothing is saved yet: mend this and start again");
+    comm_barrier(&r->comm);            // no rank goes on before the checkpoint is whole
+    r->saved_step = (int64_t)r->step;
+    log_begin(&r->log, "save");
+    log_int(&r->log, "step", (int64_t)r->step);
+    log_int(&r->log, "tokens", (int64_t)r->tokens);
+    log_num(&r->log, "seconds_save", seconds_now() - start);
+    log_line_end(r);
+}
+
+void die_checkpoint(const Run *r, const char *from, const Error *why) {
+    Saved *all;
+    size_t n, i = 0;
+    Error err;
+    if (!r->o.resume) die("%s", why->text);
+    int64_t step = step_of(strrchr(from, '/') + 1);
+    if (checkpoint_list_whole(&all, &n, r->o.out, &err))
+        while (i < n && all[i].step < step) i++;
+    if (i == 0) die("--resume: %s", why->text);
+    die("--resume: %s; --resume-from %lld continues from the checkpoint before", why->text,
+        (long long)all[i - 1].step);
+}
+
+// Loads this rank's part of the weights, or of a moment, bucket by bucket.
+static void load_series(Run *r, TensorFile *f, Kept what, int worker) {
+    int n = gpt2_n_buckets(&r->spec.c);
+    Progress progress = progress_begin("loading", n);
+    for (int b = 0; b < n; b++) {
+        tensor_file_bucket(bucket_place(r->zero, what, b), f, what, worker, b);
+        bucket_keep(r->zero, what, b);
+        progress_show(&progress, b + 1);
+    }
+    progress_end(&progress);
+}
+
+void load_params(Run *r, const char *from) {
+    TensorFile f;
+    Error err;
+    if (!tensor_file_open(&f, from, FILE_WEIGHTS, 0, &r->spec.c, &err))
+        die_checkpoint(r, from, &err);
+    load_series(r, &f, KEPT_WEIGHTS, -1);
+    tensor_file_close(&f);
+    zero_loaded(r->zero);
+}
+
+void draw_params(Run *r) {
+    for (int b = 0; b < gpt2_n_buckets(&r->spec.c); b++) {
+        float *bucket = bucket_place(r->zero, KEPT_WEIGHTS, b);
+        gpt2_init_bucket(bucket, &r->spec.c, b, (uint64_t)r->o.seed);
+        bucket_keep(r->zero, KEPT_WEIGHTS, b);
+    }
+    zero_loaded(r->zero);
+}
+
+// Loads one series of the whole run from a file of its own.
+static void load_alone(Run *r, const char *from, KeptFile file, Kept what, int64_t workers) {
+    TensorFile f;
+    Error err;
+    if (!tensor_file_open(&f, from, file, workers, &r->spec.c, &err)) die_checkpoint(r, from, &err);
+    load_series(r, &f, what, -1);
+    tensor_file_close(&f);
+}
+
+void load_moments(Run *r, const char *from, int64_t workers) {
+    TensorFile f;
+    Error err;
+    bool diloco = r->o.outer_every > 0, own = diloco && workers == r->data.size;
+    int worker = own ? r->data.rank : -1;
+    if (r->zero->sgd) return;
+    if (workers > 0 && !own)
+        printf("note    the run had %lld workers, each with moments of its own; the %d workers now "
+               "start from their mean\n", (long long)workers, r->data.size);
+    if (!tensor_file_open(&f, from, own ? FILE_WORKERS : FILE_OPTIMIZER, workers, &r->spec.c, &err))
+        die_checkpoint(r, from, &err);
+    load_series(r, &f, KEPT_EXP_AVG, worker);
+    load_series(r, &f, KEPT_EXP_AVG_SQ, worker);
+    tensor_file_close(&f);
+}
+
+void lock_output(Run *r) {
+    Error err;
+    if (r->lock < 0 && !checkpoint_lock(&r->lock, r->o.out, &err)) die("--out: %s", err.text);
+}
+
+bool find_resumed(Path *from, const Run *r, Error *err) {
+    if (r->o.resume_from == OPTION_UNSET) return checkpoint_find(from, r->o.out, err);
+    return checkpoint_of_step(from, r->o.out, r->o.resume_from, err);
+}
+
+void restore_timeout(Run *r) {
+    Path from;
+    TrainState state;
+    Json json;
+    Error err;
+    const int row = option_find(train_table, train_rows, "timeout", strlen("timeout"));
+    if (!r->o.out || train_options_given(&r->o, "timeout") || !find_resumed(&from, r, &err)
+        || !checkpoint_load_state(&state, &json, from.text, &err)) return;
+    const JsonNode *timeout = json_get(json_get(json.root, "options"), "timeout");
+    if (timeout) option_read(&r->o, &train_table[row], option_saved_words(timeout));
+    json_free(&json);
+}
+
+// Flags that are gone: the key in state.json, and the value that means off. Those that changed no
+// weight, as --hellaswag-every, are left out: a run goes on without them.
+static const struct { const char *key, *off; } gone_flags[] = {
+    { "skip_outliers", "0" },
+    { "batch_beta2", "halflife" },     // of AdamW where the batch changes
+};
+
+static bool gone_flag_counts(const JsonNode *options, const char *key) {
+    const JsonNode *batch = json_get(options, "batch_schedule");
+    const JsonNode *optimizer = json_get(options, "optimizer");
+    if (strcmp(key, "batch_beta2") != 0) return true;
+    return batch && !json_is(batch, "constant") && !(optimizer && json_is(optimizer, "sgd"));
+}
+
+// Refuses to go on without a flag that the run began with: what follows would not be the same run.
+static void check_gone_flags(const JsonNode *options, const char *from) {
+    for (size_t i = 0; i < sizeof gone_flags / sizeof *gone_flags; i++) {
+        const char *key = gone_flags[i].key, *off = gone_flags[i].off;
+        const JsonNode *saved = json_get(options, key);
+        if (saved && strcmp(option_saved_words(saved), off) != 0 && gone_flag_counts(options, key))
+            die("--resume: the run began with %s %s, and commit 06c23e3 is the last that has it; "
+                "or write %s in %s/state.json: what follows will differ", key,
+                option_saved_words(saved), off, from);
+    }
+}
+
+void restore_options(Run *r) {
+    Path from;
+    TrainState state;
+    Error err;
+    if (!r->o.out) die("--resume: needs --out DIR, the directory of the run to continue");
+    if (r->comm.rank == 0 && access(r->o.out, F_OK) == 0) lock_output(r);
+    if (!find_resumed(&from, r, &err)) die("--resume: %s", err.text);
+    if (!checkpoint_load_state(&state, &r->saved, from.text, &err))
+        die_checkpoint(r, from.text, &err);
+    const JsonNode *saved = json_get(r->saved.root, "options");
+    if (!r->o.generate && !r->o.export_file) check_gone_flags(saved, from.text);
+    int seq_len = train_options_given(&r->o, "seq-len") ? r->o.seq_len : -1;
+    int64_t seed = train_options_given(&r->o, "seed") ? r->o.seed : -1;
+    const JsonNode *optimizer = json_get(saved, "optimizer");      // older runs: none, AdamW
+    bool sgd = optimizer && json_is(optimizer, "sgd");
+    if (!train_options_given(&r->o, "optimizer"))
+        r->o.optimizer = sgd ? OPTIMIZER_SGD : OPTIMIZER_ADAMW;
+    if (sgd != (r->o.optimizer == OPTIMIZER_SGD))
+        die("--optimizer: the run began with %s; leave --optimizer out", sgd ? "sgd" : "adamw");
+    if (!train_options_check_optimizer(&r->o, &err)) die("%s", err.text);
+    if (!train_options_restore(&r->o, saved, &err))
+        die("--resume: %s", err.text);
+    if (seed >= 0 && (uint64_t)seed != state.seed)
+        die("--seed: the run began with %llu, which sets the order of samples; leave --seed out",
+            (unsigned long long)state.seed);
+    int64_t saved_len;
+    if (seq_len >= 0 && json_get_int(&saved_len, saved, "seq_len", 1, INT32_MAX, &err)
+        && saved_len != seq_len)
+        die("--seq-len: the run counts samples of %lld tokens; leave --seq-len out",
+            (long long)saved_len);
+    if (!train_options_check(&r->o, &err)) die("%s", err.text);
+}
+
+// Refuses data that is not what the run began on. Checkpoints of older versions hold no hash.
+static void check_hash(const JsonNode *options, const char *key, uint64_t hash, const char *split) {
+    const JsonNode *saved = json_get(options, key);
+    if (saved && !json_is(saved, hash_text(hash).text))
+        die("--resume: the %s data is not what the run began on, its tokens differ; name the "
+            "run's own with --data, or --train and --val", split);
+}
+
+// Older versions tuned a GPU's matrix products, and kept the algorithms beside the weights.
+static void check_not_tuned(const char *from) {
+    Path path;
+    Error err;
+    if (path_join(&path, from, "tune.json", &err) && access(path.text, F_OK) == 0)
+        die("--resume: %s holds the algorithms that the run chose, and commit 06c23e3 is the last "
+            "that reads it; or delete it: the last bits of what follows may differ", path.text);
+}
+
+void restore_state(Run *r, const char *from) {
+    TrainState state;
+    Json again;
+    Error err;
+    int64_t tokens;
+    check_not_tuned(from);
+    if (!checkpoint_load_state(&state, &again, from, &err)) die_checkpoint(r, from, &err);
+    load_moments(r, from, state.workers);
+    if (r->o.outer_every > 0 && state.workers > 0)
+        load_alone(r, from, FILE_OUTER, KEPT_OUTER_MOMENTUM, state.workers);
+    if (r->o.average_tokens > 0
+        && json_get_int(&tokens, json_get(again.root, "options"), "average_tokens", 1, INT64_MAX,
+                        &err))
+        load_alone(r, from, FILE_AVERAGE, KEPT_AVERAGE, 0);
+    if (json_get_int(&tokens, json_get(again.root, "options"), "train_tokens", 0, INT64_MAX, &err)
+        && (size_t)tokens != r->train.n_tokens)
+        die("--resume: the run began on %lld tokens, this data has %zu; the data must be the same",
+            (long long)tokens, r->train.n_tokens);
+    check_hash(json_get(again.root, "options"), "train_hash", r->train_hash, "training");
+    check_hash(json_get(again.root, "options"), "val_hash", r->val_hash, "validation");
+    json_free(&again);
+    r->step = (uint64_t)state.step;
+    r->tokens = (uint64_t)state.tokens;
+    r->train.samples = (uint64_t)state.samples;
+    r->adam_step = state.adam_steps;
+    r->skipped = state.skipped;
+    r->batch = state.batch_tokens > 0 ? (uint64_t)state.batch_tokens : r->o.batches.batch;
+    NormTest *t = &r->norm_test;
+    if (state.next_batch_tokens > 0)
+        t->batch = batch_adapt(&r->o.batches, t->batch, (double)state.next_batch_tokens);
+    t->waited = state.norm_test_waited;
+    NoiseScale noise = { state.noise_g2, state.noise_s, state.noise_weight };
+    r->noise = noise;
+    NoiseScale adam = { state.noise_adam_g2, state.noise_adam_s, state.noise_adam_weight };
+    r->noise_adam = adam;
+    if (!resumed_lr(&r->lr, r, &r->o, &err)) die("%s", err.text);
+    r->seconds = r->shown_at = state.seconds;
+    r->saved_step = state.step;
+    r->good_loss = state.val_loss;
+}
