@@ -26,11 +26,8 @@
 // number of threads: the same run has the same bits on one core and on sixty-four.
 #include <assert.h>
 #include <math.h>
-#include "dev/base/base.h"
-#include "dev/cpu/cpu.h"
-#include "dev/cpu/exp.h"               // exp_fast: e^x that a compiler can vectorize
-#include "dev/ranks/ranks.h"
-#include "dev/train/train.h"
+#include "dev/cpu/cpu.h"               // matmul_fast, attention_..._fast; Mat, rows_of; exp_fast
+#include "dev/train/train.h"           // Run, Step, step_begin, ...; Zero, which holds the weights
 
 #ifndef PLAIN
 #define PLAIN 0                        // make PLAIN=1: the definitions below, slow and short
@@ -101,6 +98,7 @@ typedef struct {
 
 struct Model {
     Config c;                          // L, NH, C, V, and P positions
+    int Cn, NHn;                       // a block's channels and heads here: C and NH, or a part
     ModelSpec spec;                    // the largest B and T, and what else decides the memory
     Zero zero;                         // the flat buffers, and how ranks share them
     Memory memory;                     // the one allocation that everything below lies in
@@ -481,19 +479,33 @@ static void tp_model_forward(Model *m, const int *tokens, int B, int T, int past
 static double tp_model_backward(Model *m, const int *tokens, const int *targets, float scale,
                                 int B, int T);
 
+// A branch's last layer: branch = x w + b, with x (N,K). Of ranks that share the block each holds K
+// rows of w: its product is a term of a sum, to which b is added once (dev/ranks/tensor.c).
+static void branch_project(Model *m, const float *x, const float *w, const float *b, size_t N,
+                           int K) {
+    bool shared = m->zero.tp.size > 1;
+    linear_forward(m->branch, x, w, shared ? NULL : b, N, K, m->c.C);
+    if (shared) tp_sum_rows(&m->zero.tp, m->branch, b, N, m->c.C);
+}
+
+// The gradient of what a branch reads, dx (N,C): the columns of every such rank have read it.
+static void branch_is_read(Model *m, float *dx, size_t N) {
+    if (m->zero.tp.size > 1) tp_sum(&m->zero.tp, dx, N*m->c.C);
+}
+
 // x_mid = x + attention(LayerNorm(x)); x_out = x_mid + MLP(LayerNorm(x_mid)).
 static void block_forward(Model *m, Block w, BlockActs a, int B, int T, int past) {
-    int C = m->c.C;
+    int C = m->c.C, Cn = m->Cn, NHn = m->NHn;
     size_t N = (size_t)B*T;
     layernorm_forward(a.ln1, a.ln1_mean, a.ln1_rstd, a.x, w.ln1_gain, w.ln1_bias, N, C);
-    linear_forward(a.qkv, a.ln1, w.qkv_w, w.qkv_b, N, C, 3*C);
-    attention_forward(a.att, a.att_lse, m->scratch, a.qkv, B, T, past, C, m->c.NH);
-    linear_forward(m->branch, a.att, w.att_proj_w, w.att_proj_b, N, C, C);
+    linear_forward(a.qkv, a.ln1, w.qkv_w, w.qkv_b, N, C, 3*Cn);
+    attention_forward(a.att, a.att_lse, m->scratch, a.qkv, B, T, past, Cn, NHn);
+    branch_project(m, a.att, w.att_proj_w, w.att_proj_b, N, Cn);
     residual_forward(a.x_mid, a.x, m->branch, N*C);
     layernorm_forward(a.ln2, a.ln2_mean, a.ln2_rstd, a.x_mid, w.ln2_gain, w.ln2_bias, N, C);
-    linear_forward(a.fc, a.ln2, w.fc_w, w.fc_b, N, C, 4*C);
-    gelu_forward(a.gelu, a.fc, N*4*C);
-    linear_forward(m->branch, a.gelu, w.mlp_proj_w, w.mlp_proj_b, N, 4*C, C);
+    linear_forward(a.fc, a.ln2, w.fc_w, w.fc_b, N, C, 4*Cn);
+    gelu_forward(a.gelu, a.fc, N*4*Cn);
+    branch_project(m, a.gelu, w.mlp_proj_w, w.mlp_proj_b, N, 4*Cn);
     residual_forward(a.x_out, a.x_mid, m->branch, N*C);
 }
 
@@ -519,20 +531,22 @@ void model_forward(Model *m, const int *tokens, int B, int T) {
 // comes back through the branch is added to dx.
 //   w, d   the block's weights and their gradients
 static void block_backward(Model *m, Block w, Block d, BlockActs a, int B, int T) {
-    int C = m->c.C;
+    int C = m->c.C, Cn = m->Cn, NHn = m->NHn;
     size_t N = (size_t)B*T;
     float *dx = m->dx;                 // of x_out; then of x_mid; at the end of x
     float *dgelu = m->dfc, *dfc = m->dfc, *dqkv = m->dqkv;           // dfc overwrites dgelu
     float *dbranch = m->dbranch, *dln2 = dbranch, *datt = dbranch, *dln1 = dbranch;   // one buffer
-    linear_backward(dgelu, d.mlp_proj_w, d.mlp_proj_b, dx, a.gelu, w.mlp_proj_w, N, 4*C, C);
-    gelu_backward(dfc, dgelu, a.fc, N*4*C);
-    linear_backward(dln2, d.fc_w, d.fc_b, dfc, a.ln2, w.fc_w, N, C, 4*C);
+    linear_backward(dgelu, d.mlp_proj_w, d.mlp_proj_b, dx, a.gelu, w.mlp_proj_w, N, 4*Cn, C);
+    gelu_backward(dfc, dgelu, a.fc, N*4*Cn);
+    linear_backward(dln2, d.fc_w, d.fc_b, dfc, a.ln2, w.fc_w, N, C, 4*Cn);
+    branch_is_read(m, dln2, N);
     layernorm_backward(dbranch, d.ln2_gain, d.ln2_bias, dln2, a.x_mid, a.ln2_mean, a.ln2_rstd,
                        w.ln2_gain, N, C);
     residual_backward(dx, dbranch, N*C);
-    linear_backward(datt, d.att_proj_w, d.att_proj_b, dx, a.att, w.att_proj_w, N, C, C);
-    attention_backward(dqkv, m->scratch, datt, a.qkv, a.att, a.att_lse, B, T, C, m->c.NH);
-    linear_backward(dln1, d.qkv_w, d.qkv_b, dqkv, a.ln1, w.qkv_w, N, C, 3*C);
+    linear_backward(datt, d.att_proj_w, d.att_proj_b, dx, a.att, w.att_proj_w, N, Cn, C);
+    attention_backward(dqkv, m->scratch, datt, a.qkv, a.att, a.att_lse, B, T, Cn, NHn);
+    linear_backward(dln1, d.qkv_w, d.qkv_b, dqkv, a.ln1, w.qkv_w, N, C, 3*Cn);
+    branch_is_read(m, dln1, N);
     layernorm_backward(dbranch, d.ln1_gain, d.ln1_bias, dln1, a.x, a.ln1_mean, a.ln1_rstd,
                        w.ln1_gain, N, C);
     residual_backward(dx, dbranch, N*C);
@@ -821,6 +835,8 @@ static void model_begin(Model *m, const ModelSpec *spec) {
     m->spec = *spec;
     zero_init(&m->zero, &spec->sharing, &spec->c, 1, sizeof(float));
     m->c = m->zero.c;
+    m->Cn = tp_channels(&m->zero.tp);
+    m->NHn = tp_heads(&m->zero.tp);
     m->Vp = (m->c.V + m->zero.tp.shares + 15) / 16 * 16;     // a column for other ranks' words
     m->acts = alloc_or_die(L * sizeof *m->acts, "a table of activations");
     m->w.block = alloc_or_die(L * sizeof(Block), "a table of blocks");

@@ -264,6 +264,7 @@ typedef enum { COMPUTED, NORM_KNOWN, ALL_KNOWN, UPDATED, N_MARKS } UpdateMark;
 struct Model {
     Gpu *gpu;
     Config c;                          // L, NH, C, V, and P positions
+    int Cn, NHn;                       // a block's channels and heads here: C and NH, or a part
     Config padded;                     // the same with V rounded up; rows V ... are 0 and stay 0
     ModelSpec spec;                    // max B and T, recompute, and how ranks share the model
     Zero zero;                         // the flat buffers, and how ranks share them
@@ -1247,26 +1248,44 @@ static int send_order(Model *m, size_t N) {
 
 // ---- forward ----
 
+// ---- what ranks that share a block add to it (dev/ranks/tensor.c); alone, Cn is C ----
+
+// A branch's last layer: out = skip + x w + b, with x (N,K). Each of those ranks holds K rows of w;
+// its product is a term of a sum, to which the kernel of the residual adds b.
+static void branch_project(Model *m, real *out, const real *skip, const real *x, const real *w,
+                           const real *b, size_t N, int K) {
+    int C = m->c.C;
+    Gpu *g = m->gpu;
+    if (m->zero.tp.size <= 1) return linear_residual_forward(out, skip, x, w, b, N, K, C, g);
+    matmul(out, C, rows_of(x, K), rows_of(w, C), N, C, K, WRITE, g);
+    tp_sum(&m->zero.tp, out, N*C);
+    bias_forward_kernel<<<blocks_for(N*C, 256*PACK), 256, 0, g->stream>>>(out, b, skip, N*C, C);
+    LAUNCH_CHECK();
+}
+
+// The gradient of what a branch reads, dx (N,C): the columns of every such rank have read it.
+static void branch_is_read(Model *m, real *dx, size_t N) {
+    tp_sum(&m->zero.tp, dx, N*m->c.C);
+}
+
 // All that backward needs of a block; --recompute block runs it once more.
 static void block_forward_to_gelu(Model *m, Block<real> w, BlockActs a, int B, int T, int past) {
-    int C = m->c.C;
+    int C = m->c.C, Cn = m->Cn, NHn = m->NHn;
     size_t N = (size_t)B*T;
     Gpu *g = m->gpu;
     layernorm_forward(a.ln1, a.ln1_mean, a.ln1_rstd, a.x, w.ln1_gain, w.ln1_bias, N, C, g->stream);
-    linear_forward(a.qkv, a.ln1, w.qkv_w, w.qkv_b, N, C, 3*C, g);
-    attention_forward(a.att, a.att_lse, a.qkv, B, T, past, C, m->c.NH, g);
-    linear_residual_forward(a.x_mid, a.x, a.att, w.att_proj_w, w.att_proj_b, N, C, C, g);
+    linear_forward(a.qkv, a.ln1, w.qkv_w, w.qkv_b, N, C, 3*Cn, g);
+    attention_forward(a.att, a.att_lse, a.qkv, B, T, past, Cn, NHn, g);
+    branch_project(m, a.x_mid, a.x, a.att, w.att_proj_w, w.att_proj_b, N, Cn);
     layernorm_forward(a.ln2, a.ln2_mean, a.ln2_rstd, a.x_mid, w.ln2_gain, w.ln2_bias, N, C,
                       g->stream);
-    linear_gelu_forward(a.gelu, a.fc, a.ln2, w.fc_w, w.fc_b, N, C, 4*C, g);
+    linear_gelu_forward(a.gelu, a.fc, a.ln2, w.fc_w, w.fc_b, N, C, 4*Cn, g);
 }
 
 // x_mid = x + attention(LayerNorm(x)); x_out = x_mid + MLP(LayerNorm(x_mid)).
 static void block_forward(Model *m, Block<real> w, BlockActs a, int B, int T, int past) {
-    int C = m->c.C;
     block_forward_to_gelu(m, w, a, B, T, past);
-    linear_residual_forward(a.x_out, a.x_mid, a.gelu, w.mlp_proj_w, w.mlp_proj_b, (size_t)B*T, 4*C,
-                            C, m->gpu);
+    branch_project(m, a.x_out, a.x_mid, a.gelu, w.mlp_proj_w, w.mlp_proj_b, (size_t)B*T, 4*m->Cn);
 }
 
 // All that model_forward launches, once the tokens are there.
@@ -1315,20 +1334,22 @@ static void loss_sum(Model *m, size_t N) {
 // mlp_proj, of att_proj), which no other kernel needs to read dx for.
 //   w, d   the block's weights and their gradients
 static void block_backward(Model *m, Block<real> w, Block<float> d, BlockActs a, int B, int T) {
-    int C = m->c.C;
+    int C = m->c.C, Cn = m->Cn, NHn = m->NHn;
     size_t N = (size_t)B*T;
     Gpu *g = m->gpu;
     real *dx = m->dx;                  // of x_out; then of x_mid; at the end of x
     real *dfc = m->dfc, *dqkv = m->dqkv;
     real *dln2 = m->dx_branch, *datt = m->dx_branch, *dln1 = m->dx_branch;             // one buffer
-    gelu_linear_backward(dfc, d.fc_b, d.mlp_proj_w, dx, a.gelu, a.fc, w.mlp_proj_w, N, 4*C, C, g);
-    linear_backward(dln2, d.fc_w, dfc, a.ln2, w.fc_w, N, C, 4*C, g);
+    gelu_linear_backward(dfc, d.fc_b, d.mlp_proj_w, dx, a.gelu, a.fc, w.mlp_proj_w, N, 4*Cn, C,
+                         g);
+    linear_backward(dln2, d.fc_w, dfc, a.ln2, w.fc_w, N, C, 4*Cn, g);
+    branch_is_read(m, dln2, N);
     layernorm_backward(dx, d.ln2_gain, d.ln2_bias, d.mlp_proj_b, dx, dln2, a.x_mid, a.ln2_mean,
                        a.ln2_rstd, w.ln2_gain, N, C, g);
-    linear_backward(datt, d.att_proj_w, dx, a.att, w.att_proj_w, N, C, C, g);
-    attention_backward(dqkv, d.qkv_b, m->att_rows, datt, a.qkv, a.att, a.att_lse, B, T, C, m->c.NH,
-                       g);
-    linear_backward(dln1, d.qkv_w, dqkv, a.ln1, w.qkv_w, N, C, 3*C, g);
+    linear_backward(datt, d.att_proj_w, dx, a.att, w.att_proj_w, N, Cn, C, g);
+    attention_backward(dqkv, d.qkv_b, m->att_rows, datt, a.qkv, a.att, a.att_lse, B, T, Cn, NHn, g);
+    linear_backward(dln1, d.qkv_w, dqkv, a.ln1, w.qkv_w, N, C, 3*Cn, g);
+    branch_is_read(m, dln1, N);
     layernorm_backward(dx, d.ln1_gain, d.ln1_bias, d.att_proj_b, dx, dln1, a.x, a.ln1_mean,
                        a.ln1_rstd, w.ln1_gain, N, C, g);
 }

@@ -132,6 +132,8 @@ static void model_begin(Model *m, const ModelSpec *spec) {
     m->spec = *spec;
     zero_init(&m->zero, &spec->sharing, &spec->c, VOCAB_UNIT, sizeof(real));
     m->c = m->zero.file;
+    m->Cn = tp_channels(&m->zero.tp);
+    m->NHn = tp_heads(&m->zero.tp);
     m->padded = m->zero.c;
     m->acts = (BlockActs *)alloc_or_die(L * sizeof *m->acts, "a table of activations");
     m->w.block = (Block<real> *)alloc_or_die(L * sizeof *m->w.block, "a table of blocks");

@@ -496,9 +496,6 @@ bool tp_group_check(const Config *whole, int size, Error *err);
 // launched after this call wait for the sum.
 void tp_sum(const TpGroup *g, float *x, size_t n);
 
-// The bias of a layer by rows: with several ranks its product adds none, tp_sum_rows does.
-const float *tp_bias(const TpGroup *g, const float *b);
-
 // out (N,C) = the sum of the ranks' terms plus the bias, once: the end of a layer by rows.
 void tp_sum_rows(const TpGroup *g, float *out, const float *b, size_t N, int C);
 

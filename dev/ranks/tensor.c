@@ -35,12 +35,7 @@ void tp_sum(const TpGroup *g, float *x, size_t n) {
     if (g->size > 1) comm_wait(g->comm, comm_all_reduce(g->comm, x, n, 1.0f, COMM_FP32));
 }
 
-const float *tp_bias(const TpGroup *g, const float *b) {
-    return g->size == 1 ? b : NULL;
-}
-
 void tp_sum_rows(const TpGroup *g, float *out, const float *b, size_t N, int C) {
-    if (g->size == 1) return;
     tp_sum(g, out, N*(size_t)C);
     #pragma omp parallel for
     for (size_t n = 0; n < N; n++)

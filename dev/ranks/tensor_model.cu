@@ -101,63 +101,6 @@ static void tp_classifier(Model *m, size_t N, Use use) {
     if (use == TRAIN) tp_sum(group, dx, N*C);                // a term from each rank's words
 }
 
-// ---- block: qkv_w and fc_w are cut by columns, att_proj_w and mlp_proj_w by rows ----
-
-// out = x w + b + skip. A rank has some rows of w and those columns of x, so x w is a term of a
-// sum. The kernel that adds the residual adds b, after the sum.
-static void tp_linear_residual(real *out, const real *skip, const real *x, const real *w,
-                               const real *b, size_t N, int C, int OC, const TpGroup *group,
-                               Gpu *g) {
-    if (group->size == 1) return linear_residual_forward(out, skip, x, w, b, N, C, OC, g);
-    matmul(out, OC, rows_of(x, C), rows_of(w, OC), N, OC, C, WRITE, g);
-    tp_sum(group, out, N*OC);
-    bias_forward_kernel<<<blocks_for(N*OC, 256*PACK), 256, 0, g->stream>>>(out, b, skip, N*OC, OC);
-    LAUNCH_CHECK();
-}
-
-static void tp_block_forward_to_gelu(Model *m, Block<real> w, BlockActs a, int B, int T,
-                                     int past) {
-    const TpGroup *group = &m->zero.tp;
-    int C = m->c.C, Cn = tp_channels(group), NHn = tp_heads(group);
-    size_t N = (size_t)B*T;
-    Gpu *g = m->gpu;
-    layernorm_forward(a.ln1, a.ln1_mean, a.ln1_rstd, a.x, w.ln1_gain, w.ln1_bias, N, C, g->stream);
-    linear_forward(a.qkv, a.ln1, w.qkv_w, w.qkv_b, N, C, 3*Cn, g);
-    attention_forward(a.att, a.att_lse, a.qkv, B, T, past, Cn, NHn, g);
-    tp_linear_residual(a.x_mid, a.x, a.att, w.att_proj_w, w.att_proj_b, N, Cn, C, group, g);
-    layernorm_forward(a.ln2, a.ln2_mean, a.ln2_rstd, a.x_mid, w.ln2_gain, w.ln2_bias, N, C,
-                      g->stream);
-    linear_gelu_forward(a.gelu, a.fc, a.ln2, w.fc_w, w.fc_b, N, C, 4*Cn, g);
-}
-
-static void tp_block_forward(Model *m, Block<real> w, BlockActs a, int B, int T, int past) {
-    int C = m->c.C, Cn = tp_channels(&m->zero.tp);
-    tp_block_forward_to_gelu(m, w, a, B, T, past);
-    tp_linear_residual(a.x_out, a.x_mid, a.gelu, w.mlp_proj_w, w.mlp_proj_b, (size_t)B*T, 4*Cn, C,
-                       &m->zero.tp, m->gpu);
-}
-
-static void tp_block_backward(Model *m, Block<real> w, Block<float> d, BlockActs a, int B, int T) {
-    const TpGroup *group = &m->zero.tp;
-    int C = m->c.C, Cn = tp_channels(group), NHn = tp_heads(group);
-    size_t N = (size_t)B*T;
-    Gpu *g = m->gpu;
-    real *dx = m->dx, *dfc = m->dfc, *dqkv = m->dqkv;
-    real *dln2 = m->dx_branch, *datt = m->dx_branch, *dln1 = m->dx_branch;
-    gelu_linear_backward(dfc, d.fc_b, d.mlp_proj_w, dx, a.gelu, a.fc, w.mlp_proj_w, N, 4*Cn, C,
-                         g);
-    linear_backward(dln2, d.fc_w, dfc, a.ln2, w.fc_w, N, C, 4*Cn, g);
-    tp_sum(group, dln2, N*C);                                // every rank's columns have read ln2
-    layernorm_backward(dx, d.ln2_gain, d.ln2_bias, d.mlp_proj_b, dx, dln2, a.x_mid, a.ln2_mean,
-                       a.ln2_rstd, w.ln2_gain, N, C, g);
-    linear_backward(datt, d.att_proj_w, dx, a.att, w.att_proj_w, N, Cn, C, g);
-    attention_backward(dqkv, d.qkv_b, m->att_rows, datt, a.qkv, a.att, a.att_lse, B, T, Cn, NHn, g);
-    linear_backward(dln1, d.qkv_w, dqkv, a.ln1, w.qkv_w, N, C, 3*Cn, g);
-    tp_sum(group, dln1, N*C);
-    layernorm_backward(dx, d.ln1_gain, d.ln1_bias, d.att_proj_b, dx, dln1, a.x, a.ln1_mean,
-                       a.ln1_rstd, w.ln1_gain, N, C, g);
-}
-
 // With past > 0 and B = 1 it runs rows past ... T-1 only, as model_extend does.
 static void tp_forward_launch(Model *m, int B, int T, int past) {
     Zero *z = &m->zero;
@@ -171,7 +114,7 @@ static void tp_forward_launch(Model *m, int B, int T, int past) {
     for (size_t l = 0; l < L; l++) {
         forward_needs(z, 1 + l);
         BlockActs a = acts_from(m->acts[l], past, C, tp_channels(&z->tp));
-        tp_block_forward(m, w->block[l], a, B, T - past, past);
+        block_forward(m, w->block[l], a, B, T - past, past);
     }
     forward_needs(z, 1 + L);
     layernorm_forward(m->lnf + from, m->lnf_mean, m->lnf_rstd, m->acts[L - 1].x_out + from,
@@ -196,8 +139,8 @@ static void tp_backward_launch(Model *m, int B, int T) {
     for (int l = L - 1; l >= 0; l--) {
         backward_needs(z, 1 + l);
         if (m->spec.recompute == RECOMPUTE_BLOCK && l < L - 1)
-            tp_block_forward_to_gelu(m, w->block[l], m->acts[l], B, T, 0);
-        tp_block_backward(m, w->block[l], dw->block[l], m->acts[l], B, T);
+            block_forward_to_gelu(m, w->block[l], m->acts[l], B, T, 0);
+        block_backward(m, w->block[l], dw->block[l], m->acts[l], B, T);
         gradients_ready(z, 1 + l);
     }
     g->messages = false;

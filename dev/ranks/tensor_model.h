@@ -29,48 +29,6 @@ static void tp_embedding_backward(float *dwte, float *dwpe, const float *dx, con
     }
 }
 
-// ---- block: qkv_w and fc_w are cut by columns, att_proj_w and mlp_proj_w by rows ----
-
-static void tp_block_forward(Model *m, Block w, BlockActs a, int B, int T, int past) {
-    const TpGroup *g = &m->zero.tp;
-    int C = m->c.C, Cn = tp_channels(g), NHn = tp_heads(g);
-    size_t N = (size_t)B*T;
-    layernorm_forward(a.ln1, a.ln1_mean, a.ln1_rstd, a.x, w.ln1_gain, w.ln1_bias, N, C);
-    linear_forward(a.qkv, a.ln1, w.qkv_w, w.qkv_b, N, C, 3*Cn);
-    attention_forward(a.att, a.att_lse, m->scratch, a.qkv, B, T, past, Cn, NHn);
-    linear_forward(m->branch, a.att, w.att_proj_w, tp_bias(g, w.att_proj_b), N, Cn, C);
-    tp_sum_rows(g, m->branch, w.att_proj_b, N, C);
-    residual_forward(a.x_mid, a.x, m->branch, N*C);
-    layernorm_forward(a.ln2, a.ln2_mean, a.ln2_rstd, a.x_mid, w.ln2_gain, w.ln2_bias, N, C);
-    linear_forward(a.fc, a.ln2, w.fc_w, w.fc_b, N, C, 4*Cn);
-    gelu_forward(a.gelu, a.fc, N*4*Cn);
-    linear_forward(m->branch, a.gelu, w.mlp_proj_w, tp_bias(g, w.mlp_proj_b), N, 4*Cn, C);
-    tp_sum_rows(g, m->branch, w.mlp_proj_b, N, C);
-    residual_forward(a.x_out, a.x_mid, m->branch, N*C);
-}
-
-static void tp_block_backward(Model *m, Block w, Block d, BlockActs a, int B, int T) {
-    const TpGroup *g = &m->zero.tp;
-    int C = m->c.C, Cn = tp_channels(g), NHn = tp_heads(g);
-    size_t N = (size_t)B*T;
-    float *dx = m->dx, *dgelu = m->dfc, *dfc = m->dfc, *dqkv = m->dqkv;
-    float *dbranch = m->dbranch, *dln2 = dbranch, *datt = dbranch, *dln1 = dbranch;
-    linear_backward(dgelu, d.mlp_proj_w, d.mlp_proj_b, dx, a.gelu, w.mlp_proj_w, N, 4*Cn, C);
-    gelu_backward(dfc, dgelu, a.fc, N*4*Cn);
-    linear_backward(dln2, d.fc_w, d.fc_b, dfc, a.ln2, w.fc_w, N, C, 4*Cn);
-    tp_sum(g, dln2, N*C);                          // every rank's columns have read ln2
-    layernorm_backward(dbranch, d.ln2_gain, d.ln2_bias, dln2, a.x_mid, a.ln2_mean, a.ln2_rstd,
-                       w.ln2_gain, N, C);
-    residual_backward(dx, dbranch, N*C);
-    linear_backward(datt, d.att_proj_w, d.att_proj_b, dx, a.att, w.att_proj_w, N, Cn, C);
-    attention_backward(dqkv, m->scratch, datt, a.qkv, a.att, a.att_lse, B, T, Cn, NHn);
-    linear_backward(dln1, d.qkv_w, d.qkv_b, dqkv, a.ln1, w.qkv_w, N, C, 3*Cn);
-    tp_sum(g, dln1, N*C);
-    layernorm_backward(dbranch, d.ln1_gain, d.ln1_bias, dln1, a.x, a.ln1_mean, a.ln1_rstd,
-                       w.ln1_gain, N, C);
-    residual_backward(dx, dbranch, N*C);
-}
-
 // classifier_forward, and with TRAIN classifier_backward, for this rank's words. Returns the sum of
 // the losses. Targets of other ranks are column Vn: xent_backward writes it, no product reads it.
 static double tp_classifier(Model *m, float *loss, const int *targets, float scale, size_t N,
@@ -104,7 +62,7 @@ static void tp_model_forward(Model *m, const int *tokens, int B, int T, int past
     for (size_t l = 0; l < L; l++) {
         forward_needs(z, 1 + l);
         BlockActs a = acts_from(m->acts[l], past, C, tp_channels(&z->tp));
-        tp_block_forward(m, w->block[l], a, B, T - past, past);
+        block_forward(m, w->block[l], a, B, T - past, past);
     }
     forward_needs(z, 1 + L);
     layernorm_forward(m->lnf + from, m->lnf_mean, m->lnf_rstd, m->acts[L - 1].x_out + from,
@@ -125,7 +83,7 @@ static double tp_model_backward(Model *m, const int *tokens, const int *targets,
     gradients_ready(z, 1 + L);
     for (int l = L - 1; l >= 0; l--) {
         backward_needs(z, 1 + l);
-        tp_block_backward(m, w->block[l], dw->block[l], m->acts[l], B, T);
+        block_backward(m, w->block[l], dw->block[l], m->acts[l], B, T);
         gradients_ready(z, 1 + l);
     }
     tp_embedding_backward(dw->wte, dw->wpe, m->dx, tokens, &z->tp, N, T, C);
