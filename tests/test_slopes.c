@@ -1,0 +1,57 @@
+// Is the backward pass that of the forward pass? No fixture and no formula is needed: each tensor of
+// a small model moves a little along its own gradient, there and back, and the loss must change by
+// the gradient's length. Whoever changes the model in train_gpt2.c learns here whether its gradient
+// is right:
+//
+//     make build/test_slopes && build/test_slopes
+#define main train_gpt2_main
+#include "../train_gpt2.c"
+#undef main
+#include "test.h"
+
+enum { B = 4, T = 11, N = B*T, V = 61 };
+
+static double loss_of(Model *m, const int *x, const int *y) {
+    static float each[N];
+    model_forward(m, x, B, T);
+    return model_loss(m, each, y, N) / N;
+}
+
+TEST(slopes_are_the_gradients) {
+    const Config c = { 2, 3, 24, V, 16, 0 };
+    const float step = 3e-3f;              // the loss is fp32: less drowns in rounding, more in curves
+    static Machine machine;
+    static Model m;
+    int x[N], y[N];
+    ModelSpec spec = { .c = c, .B = B, .T = T, .use = TRAIN };
+    model_init(&m, &spec, &machine);
+    Rng rng = rng_make(3, 0);
+    for (int i = 0; i < N; i++) x[i] = (int)rng_below(&rng, V), y[i] = (int)rng_below(&rng, V);
+    for (size_t i = 0; i < gpt2_n_params(&c); i++)
+        m.zero.masters[i] = (float)(0.3 * rng_normal(&rng));
+    clear_grads(&m);
+    model_forward(&m, x, B, T);
+    model_backward(&m, x, y, 1.0f / N, B, T);
+    for (int i = 0; i < gpt2_n_tensors(&c); i++) {
+        Tensor t = gpt2_tensor(&c, i);
+        float *p = m.zero.masters + t.offset, *g = m.zero.grads + t.offset;
+        float *kept = alloc_or_die(t.count * sizeof *kept, "a tensor");
+        double length = 0.0, losses[2];
+        memcpy(kept, p, t.count * sizeof *p);
+        for (size_t j = 0; j < t.count; j++) length += (double)g[j] * g[j];
+        length = sqrt(length);
+        for (int way = 0; way < 2; way++) {
+            float scale = (way ? step : -step) / (float)fmax(length, 1e-12);
+            for (size_t j = 0; j < t.count; j++) p[j] = kept[j] + scale * g[j];
+            losses[way] = loss_of(&m, x, y);
+        }
+        memcpy(p, kept, t.count * sizeof *p);
+        double slope = (losses[1] - losses[0]) / (2.0 * step);
+        CHECK_MSG(fabs(slope - length) <= 2e-2 * length + 2e-5,
+                  "%s: the loss changes by %.6f, its gradient says %.6f", t.key, slope, length);
+        free(kept);
+    }
+    model_free(&m);
+}
+
+int main(void) { return run_tests(); }
