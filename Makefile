@@ -77,11 +77,11 @@ ifeq ($(MPI)$(HAVE_MPI),1)
   $(error MPI=1: there is no $(MPICC) here; install Open MPI or MPICH, with its headers)
 endif
 
-# Every .c file of these rooms is compiled once a build, into one library that programs and tests
+# Every .c file of these folders is compiled once a build, into one library that programs and tests
 # link. Only dev/ranks knows MPI.
-ROOMS := base cpu data files model plan ranks train
-HOUSE := $(patsubst dev/%.c,$(BUILD)/house/%.o,$(wildcard $(ROOMS:%=dev/%/*.c)))
-WITH_RANKS = $(HOUSE:$(BUILD)/house/ranks/%=$(BUILD)/mpi/ranks/%)
+FOLDERS := base cpu data files model plan ranks train
+OBJECTS := $(patsubst dev/%.c,$(BUILD)/objects/%.o,$(wildcard $(FOLDERS:%=dev/%/*.c)))
+WITH_RANKS = $(OBJECTS:$(BUILD)/objects/ranks/%=$(BUILD)/mpi/ranks/%)
 AR := $(if $(filter %-gcc,$(CC)),$(CC:%gcc=%ar),ar)
 
 TESTS := $(patsubst tests/%.c,$(BUILD)/%,$(wildcard tests/test_*.c))
@@ -234,9 +234,9 @@ check:                           ## say what is wrong with it, in one line: NAME
 	@$(PYTHON_HERE)
 	@CC='$(CC)' CXX='$(CXX)' $(PYTHON) dev/exercises/exercises.py check '$(NAME)'
 
-$(BUILD)/lessons/%: dev/lessons/%.c $(BUILD)/house.a       # they compute for a second at most
+$(BUILD)/lessons/%: dev/lessons/%.c $(BUILD)/library.a       # they compute for a second at most
 	@mkdir -p $(@D)
-	$(CC) $(FLAGS:-O3=-O1) -MMD -MP -MF $(BUILD)/lesson_$(@F).d $< $(BUILD)/house.a -o $@ -lm
+	$(CC) $(FLAGS:-O3=-O1) -MMD -MP -MF $(BUILD)/lesson_$(@F).d $< $(BUILD)/library.a -o $@ -lm
 
 clean:                           ## remove what make built; data and runs stay
 	rm -rf $(BUILD) train_gpt2 prepare train_gpt2.exe prepare.exe train_gpt2cu train_gpt2cu-emulated
@@ -246,7 +246,7 @@ help:                            ## this list
 	    while IFS='|' read -r target text; do printf '  make %-12s %s\n' "$$target" "$$text"; done
 	@echo '  PRECISION=bf16 PLAIN=1 MPI=1 CC=clang CFLAGS=-O0 SANITIZE=1 OPENMP=0   after any: another build'
 
-$(BUILD)/house/%.o: dev/%.c $(BUILD)/flags
+$(BUILD)/objects/%.o: dev/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(LINK) $(FLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
 
@@ -255,47 +255,47 @@ $(BUILD)/mpi/%.o: dev/%.c $(BUILD)/flags
 	$(LINK_MPI) $(FLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
 
 LIBRARY = @rm -f $@ && $(AR) rcs $@ $(filter %.o,$^)
-$(BUILD)/house.a: $(HOUSE)
+$(BUILD)/library.a: $(OBJECTS)
 	$(LIBRARY)
 
-$(BUILD)/mpi/house.a: $(WITH_RANKS)
+$(BUILD)/mpi/library.a: $(WITH_RANKS)
 	$(LIBRARY)
 
-train_gpt2$(EXE): train_gpt2.c $(BUILD)/house.a
-	$(LINK) $(FLAGS) -MMD -MP -MF $(BUILD)/$@.d $< $(BUILD)/house.a -o $@ -lm
+train_gpt2$(EXE): train_gpt2.c $(BUILD)/library.a
+	$(LINK) $(FLAGS) -MMD -MP -MF $(BUILD)/$@.d $< $(BUILD)/library.a -o $@ -lm
 
-$(BUILD)/train_gpt2-mpi: train_gpt2.c $(BUILD)/mpi/house.a   # for tests and benchmarks
-	$(LINK_MPI) $(FLAGS) -MMD -MP -MF $@.d $< $(BUILD)/mpi/house.a -o $@ -lm
+$(BUILD)/train_gpt2-mpi: train_gpt2.c $(BUILD)/mpi/library.a   # for tests and benchmarks
+	$(LINK_MPI) $(FLAGS) -MMD -MP -MF $@.d $< $(BUILD)/mpi/library.a -o $@ -lm
 
-$(BUILD)/bench_comm: dev/ladders/bench_comm.c $(BUILD)/mpi/house.a
-	$(LINK_MPI) $(FLAGS) -MMD -MP -MF $@.d $< $(BUILD)/mpi/house.a -o $@ -lm
+$(BUILD)/bench_comm: dev/ladders/bench_comm.c $(BUILD)/mpi/library.a
+	$(LINK_MPI) $(FLAGS) -MMD -MP -MF $@.d $< $(BUILD)/mpi/library.a -o $@ -lm
 
-prepare$(EXE): dev/prepare.c $(BUILD)/house.a
-	$(CC) $(FLAGS) -MMD -MP -MF $(BUILD)/$@.d $< $(BUILD)/house.a -o $@ -lm
+prepare$(EXE): dev/prepare.c $(BUILD)/library.a
+	$(CC) $(FLAGS) -MMD -MP -MF $(BUILD)/$@.d $< $(BUILD)/library.a -o $@ -lm
 
-# The same rooms, without dev/cpu, for the trainer of GPUs: as C++, since CUDA is.
-GPU_HOUSE = $(filter-out cpu/% data/tales.o,$(HOUSE:$(BUILD)/house/%=%))
-$(BUILD)/cuda/house/%.o: dev/%.c $(BUILD)/nvflags
+# The same files, without dev/cpu, for the trainer of GPUs: as C++, since CUDA is.
+GPU_OBJECTS = $(filter-out cpu/% data/tales.o,$(OBJECTS:$(BUILD)/objects/%=%))
+$(BUILD)/cuda/objects/%.o: dev/%.c $(BUILD)/nvflags
 	@mkdir -p $(@D)
 	$(NVCC) $(filter-out -gencode arch=%,$(NVFLAGS)) -DTRAINS_ON_GPU -x c++ -MMD -MP -MF $(@:.o=.d) -c $< -o $@
 
-$(BUILD)/emulated/house/%.o: dev/%.c $(BUILD)/emulate-flags
+$(BUILD)/emulated/objects/%.o: dev/%.c $(BUILD)/emulate-flags
 	@mkdir -p $(@D)
 	$(EMULATE) -DTRAINS_ON_GPU -x c++ -MMD -MP -MF $(@:.o=.d) -c $< -o $@
 
-$(BUILD)/counted/house/%.o: dev/%.c $(BUILD)/count-flags
+$(BUILD)/counted/objects/%.o: dev/%.c $(BUILD)/count-flags
 	@mkdir -p $(@D)
 	$(COUNT) -DTRAINS_ON_GPU -x c++ -MMD -MP -MF $(@:.o=.d) -c $< -o $@
 
-$(foreach way,cuda emulated counted,$(eval $(BUILD)/$(way)/house.a: $(GPU_HOUSE:%=$(BUILD)/$(way)/house/%); $$(LIBRARY)))
+$(foreach way,cuda emulated counted,$(eval $(BUILD)/$(way)/library.a: $(GPU_OBJECTS:%=$(BUILD)/$(way)/objects/%); $$(LIBRARY)))
 
-train_gpt2cu: train_gpt2.cu $(BUILD)/cuda/house.a   ## build ./train_gpt2cu for NVIDIA GPUs (needs nvcc)
-	$(NVCC) $(NVFLAGS) $(CU_FLAGS) -MMD -MP -MF $(BUILD)/$@.d $< $(BUILD)/cuda/house.a -o $@ $(CUBLAS)
+train_gpt2cu: train_gpt2.cu $(BUILD)/cuda/library.a   ## build ./train_gpt2cu for NVIDIA GPUs (needs nvcc)
+	$(NVCC) $(NVFLAGS) $(CU_FLAGS) -MMD -MP -MF $(BUILD)/$@.d $< $(BUILD)/cuda/library.a -o $@ $(CUBLAS)
 
 emulate: train_gpt2cu-emulated   ## build ./train_gpt2cu-emulated: the CUDA program, without a GPU
 
-train_gpt2cu-emulated: $(BUILD)/train_gpt2.cu.cpp $(BUILD)/emulated/house.a
-	$(EMULATE) $(CU_FLAGS) -MMD -MP -MF $(BUILD)/$@.d $< $(BUILD)/emulated/house.a -o $@
+train_gpt2cu-emulated: $(BUILD)/train_gpt2.cu.cpp $(BUILD)/emulated/library.a
+	$(EMULATE) $(CU_FLAGS) -MMD -MP -MF $(BUILD)/$@.d $< $(BUILD)/emulated/library.a -o $@
 
 $(BUILD)/%.cu.cpp: %.cu train_gpt2.cu dev/ranks/kernels.cu dev/ranks/tensor_model.cu \
                    dev/cuda/machine.cu dev/cuda/memory.cu dev/cuda/attention_tiles.cu $(BUILD)/rewrite
@@ -311,12 +311,12 @@ $(BUILD)/emulated/test_emulator: $(BUILD)/tests/test_emulator.cu.cpp $(BUILD)/em
 	@mkdir -p $(@D)
 	$(EMULATE) -MMD -MP -MF $(BUILD)/$(@F).d $< -o $@
 
-# The twin on the CPU, and what it needs of the rooms: C, beside the GPU's C++.
-REFERENCE = $(BUILD)/gpt2_reference.o $(BUILD)/house.a
-$(BUILD)/emulated/test_gpt2-%: $(BUILD)/tests/test_gpt2.cu.cpp $(REFERENCE) $(BUILD)/emulated/house.a
+# The twin on the CPU, and the library that it needs: C, beside the GPU's C++.
+REFERENCE = $(BUILD)/gpt2_reference.o $(BUILD)/library.a
+$(BUILD)/emulated/test_gpt2-%: $(BUILD)/tests/test_gpt2.cu.cpp $(REFERENCE) $(BUILD)/emulated/library.a
 	@mkdir -p $(@D)
 	$(EMULATE) $(if $(filter fp32,$*),-DPRECISION_FP32) -MMD -MP -MF $(BUILD)/$(@F).d $< \
-	    $(REFERENCE) $(BUILD)/emulated/house.a -o $@
+	    $(REFERENCE) $(BUILD)/emulated/library.a -o $@
 
 # What nvcc makes of the kernels, run on a CPU. A build is a precision and an architecture. On the
 # host's side only launches run, so it need not be optimized; PTX's integers wrap around.
@@ -339,13 +339,13 @@ $(BUILD)/ptx/%.o: dev/emulator/ptx/%.cpp $(BUILD)/emulate-flags
 	@mkdir -p $(@D)
 	$(EMULATE) -fwrapv -ffp-contract=off -MMD -MP -MF $(BUILD)/ptx-$(@F).d -c $< -o $@
 
-$(BUILD)/ptx/test_gpt2-%: $(BUILD)/tests/test_gpt2.cu.cpp $(PTX_PARTS) $(REFERENCE) $(BUILD)/emulated/house.a
+$(BUILD)/ptx/test_gpt2-%: $(BUILD)/tests/test_gpt2.cu.cpp $(PTX_PARTS) $(REFERENCE) $(BUILD)/emulated/library.a
 	$(EMULATE) -O1 -DEMULATOR_PTX -rdynamic $(if $(filter fp32,$*),-DPRECISION_FP32) -MMD -MP \
 	    -MF $(BUILD)/ptx-$(@F).d $(filter %.cpp %.o %.a,$^) -o $@ -ldl
 
-$(BUILD)/emulated/bench_cuda: $(BUILD)/dev/cuda/bench.cu.cpp $(BUILD)/emulated/house.a
+$(BUILD)/emulated/bench_cuda: $(BUILD)/dev/cuda/bench.cu.cpp $(BUILD)/emulated/library.a
 	@mkdir -p $(@D)
-	$(EMULATE) -O1 $(CU_FLAGS) -MMD -MP -MF $(BUILD)/$(@F)-emulated.d $< $(BUILD)/emulated/house.a -o $@
+	$(EMULATE) -O1 $(CU_FLAGS) -MMD -MP -MF $(BUILD)/$(@F)-emulated.d $< $(BUILD)/emulated/library.a -o $@
 
 $(BUILD)/gpt2_reference.o: tests/gpt2_reference.c $(BUILD)/flags
 	$(CC) $(filter-out -DPRECISION_BF16,$(FLAGS:-O3=-O1)) -w -O1 -MMD -MP -MF $(BUILD)/$(@F).d -c $< -o $@
@@ -362,63 +362,63 @@ WHOLE = -fno-tree-vectorize -fno-tree-slp-vectorize -fno-store-merging -fno-cros
 profile: $(BUILD)/count-flags $(BUILD)/profile       ## count what each kernel asks of a GPU, without one; KERNEL=xent GPU=a100
 	@$(BUILD)/profile '$(MODEL)' '$(MICRO_BATCH)' '$(GPU)' '$(KERNEL)'
 
-$(BUILD)/profile: $(BUILD)/dev/cuda/profile.cu.cpp $(BUILD)/count.o $(BUILD)/counted/house.a
+$(BUILD)/profile: $(BUILD)/dev/cuda/profile.cu.cpp $(BUILD)/count.o $(BUILD)/counted/library.a
 	$(COUNT) $(WHOLE) $(CU_FLAGS) -fsanitize=thread -MMD -MP -MT $@ -MF $@.d -c $< -o $@.o
-	$(COUNT) $@.o $(BUILD)/count.o $(BUILD)/counted/house.a -o $@
+	$(COUNT) $@.o $(BUILD)/count.o $(BUILD)/counted/library.a -o $@
 
-$(BUILD)/counted/%: $(BUILD)/dev/cuda/%.cu.cpp $(BUILD)/count.o $(BUILD)/counted/house.a
+$(BUILD)/counted/%: $(BUILD)/dev/cuda/%.cu.cpp $(BUILD)/count.o $(BUILD)/counted/library.a
 	@mkdir -p $(@D)
 	$(COUNT) $(WHOLE) $(CU_FLAGS) -fsanitize=thread -MMD -MP -MT $@ -MF $(BUILD)/$*-counted.d -c $< -o $@.o
-	$(COUNT) $@.o $(BUILD)/count.o $(BUILD)/counted/house.a -o $@
+	$(COUNT) $@.o $(BUILD)/count.o $(BUILD)/counted/library.a -o $@
 
 $(LADDERS:%=$(BUILD)/dev/cuda/%.cu.cpp): dev/cuda/ladder.cu
 
-$(LADDERS:%=$(BUILD)/cuda/%): $(BUILD)/cuda/%: dev/cuda/%.cu dev/cuda/ladder.cu train_gpt2.cu $(BUILD)/cuda/house.a
+$(LADDERS:%=$(BUILD)/cuda/%): $(BUILD)/cuda/%: dev/cuda/%.cu dev/cuda/ladder.cu train_gpt2.cu $(BUILD)/cuda/library.a
 	@mkdir -p $(@D)
-	$(NVCC) $(NVFLAGS) $(CU_FLAGS) -MMD -MP -MF $(BUILD)/$*-cuda.d $< $(BUILD)/cuda/house.a -o $@ $(CUBLAS)
+	$(NVCC) $(NVFLAGS) $(CU_FLAGS) -MMD -MP -MF $(BUILD)/$*-cuda.d $< $(BUILD)/cuda/library.a -o $@ $(CUBLAS)
 
-$(BUILD)/cuda/profile: dev/cuda/profile.cu train_gpt2.cu $(BUILD)/cuda/house.a      # for ncu
+$(BUILD)/cuda/profile: dev/cuda/profile.cu train_gpt2.cu $(BUILD)/cuda/library.a      # for ncu
 	@mkdir -p $(@D)
-	$(NVCC) $(NVFLAGS) $(CU_FLAGS) -MMD -MP -MF $(BUILD)/profile-cuda.d $< $(BUILD)/cuda/house.a -o $@ $(CUBLAS)
+	$(NVCC) $(NVFLAGS) $(CU_FLAGS) -MMD -MP -MF $(BUILD)/profile-cuda.d $< $(BUILD)/cuda/library.a -o $@ $(CUBLAS)
 
-$(BUILD)/test_profile: $(BUILD)/tests/test_profile.cu.cpp $(BUILD)/count.o $(BUILD)/counted/house.a
+$(BUILD)/test_profile: $(BUILD)/tests/test_profile.cu.cpp $(BUILD)/count.o $(BUILD)/counted/library.a
 	$(COUNT) $(WHOLE) -fsanitize=thread -MMD -MP -MT $@ -MF $@.d -c $< -o $@.o
-	$(COUNT) $@.o $(BUILD)/count.o $(BUILD)/counted/house.a -o $@
+	$(COUNT) $@.o $(BUILD)/count.o $(BUILD)/counted/library.a -o $@
 
 $(BUILD)/count.o: dev/emulator/count.cpp $(BUILD)/count-flags
 	$(COUNT) -MMD -MP -MF $@.d -c $< -o $@
 
-$(BUILD)/bench_cuda: dev/cuda/bench.cu train_gpt2.cu $(BUILD)/cuda/house.a
-	$(NVCC) $(NVFLAGS) $(CU_FLAGS) -MMD -MP -MF $@.d $< $(BUILD)/cuda/house.a -o $@ $(CUBLAS)
+$(BUILD)/bench_cuda: dev/cuda/bench.cu train_gpt2.cu $(BUILD)/cuda/library.a
+	$(NVCC) $(NVFLAGS) $(CU_FLAGS) -MMD -MP -MF $@.d $< $(BUILD)/cuda/library.a -o $@ $(CUBLAS)
 
-$(BUILD)/cuda/test_gpt2-%: tests/test_gpt2.cu train_gpt2.cu $(REFERENCE) $(BUILD)/cuda/house.a
+$(BUILD)/cuda/test_gpt2-%: tests/test_gpt2.cu train_gpt2.cu $(REFERENCE) $(BUILD)/cuda/library.a
 	@mkdir -p $(@D)
 	$(NVCC) $(NVFLAGS) -MMD -MP -MF $(BUILD)/$(@F)-cuda.d -I. -Itests \
 	    $(if $(filter fp32,$*),-DPRECISION_FP32) $< \
-	    $(REFERENCE) $(BUILD)/cuda/house.a -o $@ $(CUBLAS)
+	    $(REFERENCE) $(BUILD)/cuda/library.a -o $@ $(CUBLAS)
 
 # A test runs for a moment: it is compiled without optimizing, but for those that run longer than a
 # compiler. OPTIMIZED=-O3: as a user builds the kernels.
 OPTIMIZED = $(if $(filter checkpoint dataloader layers noise tales zero,$*),-O2,\
             $(if $(filter model,$*),-O1,-O0))
-$(BUILD)/test_%: tests/test_%.c $(BUILD)/house.a
-	$(CC) $(FLAGS:-O3=$(OPTIMIZED)) -MMD -MP -MF $@.d $< $(BUILD)/house.a -o $@ -lm
+$(BUILD)/test_%: tests/test_%.c $(BUILD)/library.a
+	$(CC) $(FLAGS:-O3=$(OPTIMIZED)) -MMD -MP -MF $@.d $< $(BUILD)/library.a -o $@ -lm
 
-$(BUILD)/compare: tests/compare.c $(BUILD)/house.a
-	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< $(BUILD)/house.a -o $@ -lm
+$(BUILD)/compare: tests/compare.c $(BUILD)/library.a
+	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< $(BUILD)/library.a -o $@ -lm
 
-$(BUILD)/bench: dev/ladders/bench.c $(BUILD)/house.a
-	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< $(BUILD)/house.a -o $@ -lm
+$(BUILD)/bench: dev/ladders/bench.c $(BUILD)/library.a
+	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< $(BUILD)/library.a -o $@ -lm
 
-$(BUILD)/one_step: scripts/lab/experiments/one_step.c $(BUILD)/house.a   # for scripts/lab
-	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< $(BUILD)/house.a -o $@ -lm
+$(BUILD)/one_step: scripts/lab/experiments/one_step.c $(BUILD)/library.a   # for scripts/lab
+	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< $(BUILD)/library.a -o $@ -lm
 
-$(BUILD)/ladder: dev/ladders/matmul.c dev/ladders/matmul_bf16.c $(BUILD)/house.a
-	$(CC) $(FLAGS) dev/ladders/matmul.c dev/ladders/matmul_bf16.c $(BUILD)/house.a -o $@ -lm
+$(BUILD)/ladder: dev/ladders/matmul.c dev/ladders/matmul_bf16.c $(BUILD)/library.a
+	$(CC) $(FLAGS) dev/ladders/matmul.c dev/ladders/matmul_bf16.c $(BUILD)/library.a -o $@ -lm
 	@$(CC) $(FLAGS) -MM -MP -MT $@ dev/ladders/matmul.c > $@.d
 
-$(BUILD)/attention-cpu: dev/ladders/attention.c $(BUILD)/house.a
-	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< $(BUILD)/house.a -o $@ -lm
+$(BUILD)/attention-cpu: dev/ladders/attention.c $(BUILD)/library.a
+	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< $(BUILD)/library.a -o $@ -lm
 
 # A stamp changes only when the compiler or its flags do, and then everything is built anew.
 stamp = $(if $(WRITABLE),,$(error $(CURDIR): cannot write here, or to $(BUILD); build a copy of \

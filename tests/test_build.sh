@@ -97,8 +97,8 @@ for row in "train_gpt2.c train_gpt2" "dev/prepare.c prepare" "dev/ladders/timing
     stub
     same "after a change of ${row%% *} make builds" "$(built)" "$(cut -s -d ' ' -f 2- <<< "$row")"
 done
-grep -q -e '-o build/house/plan/search.o' "$dir/calls" || note "search.c is not compiled anew"
-same "files compiled for search.c" "$(grep -c -e '-o build/house' "$dir/calls")" 1
+grep -q -e '-o build/objects/plan/search.o' "$dir/calls" || note "search.c is not compiled anew"
+same "files compiled for search.c" "$(grep -c -e '-o build/objects' "$dir/calls")" 1
 cd "$OLDPWD" || exit 1
 end build_follows_headers
 

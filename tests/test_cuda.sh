@@ -250,7 +250,7 @@ FAULTS
 }
 [ "$emulated" = ./train_gpt2cu ] && exit $failed
 
-reference="$build/gpt2_reference.o $build/house.a $build/emulated/house.a"
+reference="$build/gpt2_reference.o $build/library.a $build/emulated/library.a"
 make -s "$build/rewrite" $reference || note "the reference does not compile"
 
 # tree DIR [FILE]: what test_gpt2.cu needs of the project, where FILE may be changed.

@@ -37,7 +37,7 @@ compiler="mpicxx -std=c++17 $native -w -fopenmp -DEMULATOR -DWITH_NCCL -DEMULATO
           -I$PWD/dev/emulator/include"
 emulated() {                                # emulated PROGRAM SOURCES ARGUMENTS...
     "$dir/rewrite" "$2/train_gpt2.cu" > "$1.cpp" &&
-        $compiler ${optimized:--O1} -iquote "$2" "$1.cpp" "${@:3}" "$dir/rooms.a" -o "$1" \
+        $compiler ${optimized:--O1} -iquote "$2" "$1.cpp" "${@:3}" "$dir/library.a" -o "$1" \
             2> "$1.said" || rm -f "$1"
 }
 # Plants the faults on stdin, one in EVERY. Each line: a file, and how to break it. For $program in
@@ -60,18 +60,18 @@ plant() {                                   # plant EVERY FOUND
 }
 fp32=${RANKS_FP32:-$dir/fp32} bf16=${RANKS_BF16:-$dir/bf16} cpu=$mpi_train
 $cc -O1 dev/emulator/rewrite.c -o "$dir/rewrite" && sources "$dir/sources" || exit 1
-(cd "$dir/sources" && without='/cpu/\|tales' library "$dir/rooms.a" $compiler -O1 -DTRAINS_ON_GPU \
+(cd "$dir/sources" && without='/cpu/\|tales' library "$dir/library.a" $compiler -O1 -DTRAINS_ON_GPU \
     -x c++) || exit 1
 [ -x "$fp32" ] || emulated "$fp32" "$dir/sources" -DPRECISION_FP32 &
 [ -x "$bf16" ] || emulated "$bf16" "$dir/sources" &
 wait
 if [ ! -x "$compare" ]; then
     compare=$dir/compare
-    $cc -std=gnu11 -O1 tests/compare.c $(rooms) -o "$compare" -lm || exit 1
+    $cc -std=gnu11 -O1 tests/compare.c $(trainer_sources) -o "$compare" -lm || exit 1
 fi
 if [ ! -x "$cpu" ]; then
     cpu=$dir/cpu
-    mpicc -DWITH_MPI -pthread -std=gnu11 -O2 -fopenmp train_gpt2.c $(rooms) -o "$cpu" -lm || exit 1
+    mpicc -DWITH_MPI -pthread -std=gnu11 -O2 -fopenmp train_gpt2.c $(trainer_sources) -o "$cpu" -lm || exit 1
 fi
 for program in "$fp32" "$bf16"; do
     [ -x "$program" ] || { echo "FAIL ${tests%% *}: $(head -n 2 "$program.said" | xargs)"; exit 1; }

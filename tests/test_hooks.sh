@@ -34,7 +34,7 @@ traced() {
     sed 's/^\( *\)train_step(r, m, &s);/\1trace_on = r->step == 4;\n&\n\1if (trace_on) trace_show(), trace_on = 0;/
          1s/^/extern int trace_on; void trace_show(void);\n/' train_gpt2.c > "$dir/traced.c"
     gcc -std=gnu11 -g -O0 -no-pie -finstrument-functions -DPLAIN="$1" -march=native -w -iquote . \
-        "$dir/traced.c" $(rooms) "$dir/trace.c" -o "$dir/traced" -lm 2> "$dir/said" ||
+        "$dir/traced.c" $(trainer_sources) "$dir/trace.c" -o "$dir/traced" -lm 2> "$dir/said" ||
         { note "it does not compile: $(head -n 1 "$dir/said")"; return; }
     "$dir/traced" $tiny > "$dir/stdout" 2> "$dir/stderr" || note "the traced run fails"
     sed -n 's/^traced //p' "$dir/stderr" | addr2line -f -e "$dir/traced" | paste - - |
@@ -73,7 +73,7 @@ flags="-std=gnu11 -O0 -fopenmp -Wall -Wextra"
 echo 'int main(void) { return 0; }' | $cc $flags -x c - -o "$dir/works" 2> "$dir/said" ||
     flags="-std=gnu11 -O0 -Wno-unknown-pragmas"
 for name in plain cut; do
-    $cc $flags -DTP_ALWAYS=$([ $name = cut ] && echo 1 || echo 0) train_gpt2.c $(rooms) \
+    $cc $flags -DTP_ALWAYS=$([ $name = cut ] && echo 1 || echo 0) train_gpt2.c $(trainer_sources) \
         -o "$dir/$name" -lm 2> "$dir/said" || note "$name: $(head -n 1 "$dir/said")"
     "$dir/$name" $tiny --out "$dir/run-$name" --sample-every 3 --max-new 12 > "$dir/$name.out" ||
         note "$name does not run"
@@ -107,10 +107,10 @@ runs() {                                    # runs PROGRAM NAME: three ways to s
     ranks 2 "$1" "$dir/$2.noise" --zero 0 --noise-scale --steps 24
     ranks 4 "$1" "$dir/$2.group" --tensor-parallel 2 --zero 2 --micro-batch 1
 }
-library "$dir/house.a" mpicc -DWITH_MPI -pthread -std=gnu11 -O0 -w
+library "$dir/library.a" mpicc -DWITH_MPI -pthread -std=gnu11 -O0 -w
 build() {                                   # build PROGRAM [FILE]: with the tree's FILE
     (cd "$dir/tree" && mpicc -DWITH_MPI -pthread -std=gnu11 -O0 -w train_gpt2.c ${2:-} \
-        "$dir/house.a" -o "$1" -lm)
+        "$dir/library.a" -o "$1" -lm)
 }
 build "$dir/sound" 2> "$dir/said" || note "it does not compile: $(head -n 1 "$dir/said")"
 runs "$dir/sound" sound

@@ -44,7 +44,7 @@ def succeed(*command):
 def build():
     if not shutil.which("g++"):
         raise testing.Skip("needs g++")
-    succeed("make", "-s", "build/emulated/house.a", *PROGRAMS)
+    succeed("make", "-s", "build/emulated/library.a", *PROGRAMS)
 
 
 @functools.lru_cache()
@@ -80,7 +80,7 @@ def check_of(name, change, *flags):
         with open(folder + "/ladder.cpp", "w", encoding="utf-8") as f:
             f.write(source)
         succeed("g++", "-std=c++17", "-O0", "-w", "-DWITH_NCCL", "-fopenmp", "-Idev/emulator/include",
-                "-iquote", ".", *flags, folder + "/ladder.cpp", "build/emulated/house.a", "-o", folder + "/ladder")
+                "-iquote", ".", *flags, folder + "/ladder.cpp", "build/emulated/library.a", "-o", folder + "/ladder")
         status, _, err = run(folder + "/ladder", "check")
     return status, err
 

@@ -24,7 +24,7 @@ import kept
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BUILD = os.environ.get("BUILD", "build")
 LESSONS = os.path.join(ROOT, "dev", "lessons")
-LIBRARY = os.path.join(ROOT, os.environ.get("BUILD", "build"), "house.a")
+LIBRARY = os.path.join(ROOT, os.environ.get("BUILD", "build"), "library.a")
 sys.path.insert(0, os.path.join(ROOT, "dev", "exercises"))
 import exercises
 NUMBER = r"-?[\d.,]+(?:e[-+]?\d+)?%?"

@@ -330,7 +330,7 @@ end rank_0_alone_writes
 
 # ---- what all this is made of ----
 
-mpicc -DWITH_MPI -pthread -std=gnu11 -O2 -fopenmp tests/ranks_comm.c "$build/mpi/house.a" \
+mpicc -DWITH_MPI -pthread -std=gnu11 -O2 -fopenmp tests/ranks_comm.c "$build/mpi/library.a" \
     -o "$dir/ranks_comm" -lm 2> "$dir/stderr" || note "mpicc: $(head -n 1 "$dir/stderr")"
 collectives() {                             # collectives RANKS [NEAR]
     timeout -k 5 300 mpirun -n "$1" "$dir/ranks_comm" ${2:-} > "$dir/stdout" 2>&1 < /dev/null

@@ -93,20 +93,20 @@ build_with() {
 
 # In bf16 products round their operands to 8 bits. The ranks' sums stay fp32, so only an operand
 # whose last bit in fp32 differs can round the other way, by 1/256. Measured: 2.5e-7.
-build_with -DPRECISION_BF16 train_gpt2.c $(rooms)
+build_with -DPRECISION_BF16 train_gpt2.c $(trainer_sources)
 row bf16 1 slope other $gradient
 row bf16-4 4 bf16 - $gradient --tensor-parallel 4
 within "gradient in bf16 on 4 ranks" "$(worst bf16 bf16-4)" 0.02
 same "precision" "$(last start precision bf16-4)" '"bf16"'
 end tensor_parallel_in_bf16
 
-library "$dir/house.a" mpicc -DWITH_MPI -pthread -std=gnu11 -O0 -w
+library "$dir/library.a" mpicc -DWITH_MPI -pthread -std=gnu11 -O0 -w
 
 # There is one block: another activation, in block_forward and block_backward alone, is trained by
 # one rank and by two that share each layer alike.
 sed 's/gelu_forward(a.gelu, a.fc, \(.*\));/memcpy(a.gelu, a.fc, \1 * sizeof(float));/
      s/gelu_backward(dfc, dgelu, a.fc, N.*//' train_gpt2.c > "$dir/linear.c"
-build_with -iquote . "$dir/linear.c" "$dir/house.a"
+build_with -iquote . "$dir/linear.c" "$dir/library.a"
 good 1 $layers --out "$dir/linear"
 good 2 $layers --tensor-parallel 2 --out "$dir/linear2"
 within "losses of another block on 2 ranks" "$(apart loss linear linear2)" 2e-6
@@ -121,7 +121,7 @@ plant() {                                   # plant NAME FILE SED
     sed -i.before "$3" "$dir/tree/$2"
     ! cmp -s "$dir/tree/$2" "$2" || { note "$1: nothing to break"; return; }
     case $2 in *.c) other=$dir/tree/$2 ;; *) other= ;; esac
-    build_with "$dir/tree/train_gpt2.c" $other "$dir/house.a" || return
+    build_with "$dir/tree/train_gpt2.c" $other "$dir/library.a" || return
     good 2 $layers --tensor-parallel 2 --out "$dir/fault" --overwrite
     awk -v loss="$(apart loss whole fault)" -v norm="$(apart grad_norm whole fault)" \
         'BEGIN { exit !(loss == "nothing" || loss > 2e-6 || norm > 1e-5) }' ||

@@ -144,10 +144,10 @@ class Library:
         source, library = os.path.join(FOLDER, "shim.c"), os.path.join(FOLDER, "shim.so")
         with open(source, "w", encoding="utf-8") as file:
             file.write(SHIM)
-        rooms = [name for room in ("base", "files", "data", "model")
-                 for name in glob.glob(f"dev/{room}/*.c")]
-        subprocess.run([CC, "-std=gnu11", "-O2", "-w", "-shared", "-fPIC", "-I.", source, *rooms, "-o",
-                        library, "-lm"], check=True)
+        sources = [name for folder in ("base", "files", "data", "model")
+                 for name in glob.glob(f"dev/{folder}/*.c")]
+        subprocess.run([CC, "-std=gnu11", "-O2", "-w", "-shared", "-fPIC", "-I.", source, *sources,
+                        "-o", library, "-lm"], check=True)
         self.shim = ctypes.CDLL(library)
         self.shim.shim_open.restype = ctypes.c_void_p
         self.shim.shim_encode.restype = ctypes.c_size_t

@@ -23,11 +23,11 @@ absolute() {                                # absolute VARIABLE...: their paths,
     done
 }
 
-rooms() { ls dev/{base,cpu,data,files,model,plan,ranks,train}/*.c; }     # what a trainer links
-# library OUT.a COMPILER FLAGS...: the rooms, compiled so; without=PATTERN: but for these files.
+trainer_sources() { ls dev/{base,cpu,data,files,model,plan,ranks,train}/*.c; }     # what a trainer links
+# library OUT.a COMPILER FLAGS...: these, compiled so; without=PATTERN: but for these files.
 library() {
-    local sources=$(rooms | grep -v "${without:-^$}" | sed "s|^|$PWD/|")
-    mkdir -p "$1.d" && (cd "$1.d" && "${@:2}" -c $sources && ar rcs "$1" *.o)
+    local files=$(trainer_sources | grep -v "${without:-^$}" | sed "s|^|$PWD/|")
+    mkdir -p "$1.d" && (cd "$1.d" && "${@:2}" -c $files && ar rcs "$1" *.o)
 }
 
 # ---- verdicts ----

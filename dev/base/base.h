@@ -1,5 +1,5 @@
-// base: what every program here needs, of no use to training alone. Errors, processes and threads,
-// the log, flags, memory. Each section is one file of this folder.
+// base: what every program here needs: errors, processes, the log, flags, memory, threads. Each
+// section is one file of this folder.
 #pragma once
 #include <errno.h>
 #include <fcntl.h>
@@ -35,7 +35,7 @@
 
 typedef enum { LAUNCH_RANK, LAUNCH_SIZE, LAUNCH_LOCAL_RANK, LAUNCH_LOCAL_SIZE } LaunchNumber;
 
-// One of the numbers of launcher_find()'s launcher, or `otherwise`.
+// One of the numbers that this process's launcher has set, or `otherwise`.
 int launched_as(LaunchNumber which, int otherwise);
 
 // ==== error.c ====================================================================================

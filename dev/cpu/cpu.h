@@ -58,6 +58,9 @@ static inline Mat rows_of(const float *x, size_t ld) { Mat m = { x, ld, 1 }; ret
 
 static inline Mat transpose_of(const float *x, size_t ld) { Mat m = { x, 1, ld }; return m; }
 
+// What the innermost loop multiplies. In a bf16 build (make PRECISION=bf16) a Word is two numbers,
+// elements k and k + 1 of a line, each the upper half of a float: a step of k is worth two, and the
+// sums are fp32 still.
 #ifdef PRECISION_BF16
 typedef uint32_t Word;
 #else

@@ -197,12 +197,6 @@ def solve(source, name):
     return source
 
 
-def headers():
-    found = [os.path.join(folder, name) for folder, _, names in os.walk(path_of("dev"))
-             for name in names if name.endswith(".h")]
-    return ["dataloader.h"] + sorted(os.path.relpath(h, ROOT) for h in found)
-
-
 def files_of(exercise):
     """What a copy holds: the file to edit, and what must find it there."""
     return [KERNELS, SIDE_CUDA] if exercise.file == KERNELS else [exercise.file]
@@ -237,8 +231,8 @@ def flags_of(tree, file):
 
 
 def library():
-    """The rooms of dev/ as the trainer links them."""
-    name = os.path.join(os.environ.get("BUILD", "build"), "house.a")
+    """What the trainer links besides, built by the Makefile."""
+    name = os.path.join(os.environ.get("BUILD", "build"), "library.a")
     with MAKE:
         subprocess.run(["make", "-s", "CC=" + os.environ.get("CC", "cc"), name], cwd=ROOT,
                        check=True)
@@ -315,8 +309,10 @@ def build_original(file):
     """They are made once, until a source changes."""
     names = [os.path.basename(KERNELS if file == KERNELS else TRAINER), "compare"]
     made = [os.path.join(originals(), name) for name in names]
-    newest = max(os.path.getmtime(path_of(source)) for source in
-                 [TRAINER, KERNELS, SIDE, SIDE_CUDA, "dev/check/compare.c"] + headers())
+    sources = [path_of(TRAINER), library()]
+    for folder in ("check", "exercises", "emulator"):
+        sources += glob.glob(path_of("dev", folder, "**", "*.[ch]*"), recursive=True)
+    newest = max(map(os.path.getmtime, sources))
     if all(os.path.exists(program) and os.path.getmtime(program) > newest for program in made):
         return None
     os.makedirs(originals(), exist_ok=True)

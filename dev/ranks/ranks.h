@@ -163,6 +163,8 @@ enum {
     COMM_GROUPS = 2*COMM_BUFFERS,          // groups of messages under way: two levels of each piece
 };
 
+// Bytes that comm_open allocates for received slices, in COMM_BUFFERS buffers. Slices to send take
+// half as many: they need a buffer only in bf16.
 #if defined(WITH_NCCL)
 static const size_t COMM_SCRATCH = 64 << 20;
 #else

@@ -2,6 +2,18 @@
 // update; and when to evaluate, sample, save and stop (train.h).
 #include "train.h"
 
+bool round_is_over(const Run *r, uint64_t step, uint64_t tokens) {
+    return r->o.outer_every == 0 || step % (uint64_t)r->o.outer_every == 0
+        || run_done(&r->length, step, tokens, NAN);
+}
+
+bool stop_is_asked(Run *r) {
+    int all[COMM_MAX_RANKS], own = *stop_signal();
+    comm_collect(&r->comm, all, &own, sizeof own);
+    for (int i = 0; i < r->comm.size && !r->stopping; i++) r->stopping = all[i];
+    return r->stopping != 0;
+}
+
 // ---- an update ----
 
 static float noise_correct_v(const Run *r, double beta2);

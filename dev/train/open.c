@@ -2,6 +2,15 @@
 #include "train.h"
 #include <dirent.h>
 
+Sharing run_sharing(const TrainOptions *o, Comm *data, Comm *tensor) {
+    uint64_t micro_batches = o->batches.batch / o->batches.unit;
+    Sharing s = { data, tensor, train_options_stage(o, data->size), (CommType)o->comm_dtype,
+                  o->exact_sum ? tree_level(micro_batches - 1) + 1 : 0,
+                  o->outer_every > 0, o->no_overlap, measures_noise(o),
+                  o->optimizer == OPTIMIZER_SGD, o->average_tokens > 0 };
+    return s;
+}
+
 // Escapes glob()'s wildcards in a path, so that the pattern matches this path alone.
 static void quote_pattern(char *out, size_t size, const char *path) {
     size_t n = 0;

@@ -533,7 +533,7 @@ void hellaswag_keep(const HellaSwag *h, const float *loss, size_t row, size_t B,
 // first.
 void hellaswag_score(HellaSwagScore *score, const HellaSwag *h, size_t first, size_t count);
 
-// ==== run.c ======================================================================================
+// =================================================================================================
 // A run: everything that a trainer holds beside the model.
 // =================================================================================================
 

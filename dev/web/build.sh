@@ -13,11 +13,11 @@ lacks() { echo "dev/web/build.sh: $1; on Debian: apt install clang lld wasi-libc
 command -v "$clang" > /dev/null || lacks "there is no $clang here"
 echo 'int main(void) { return 0; }' | "$clang" --target=wasm32-wasi -xc - -o "$out.part" 2> /dev/null ||
     lacks "$clang cannot build a program for wasm32-wasi here"
-rooms=$(ls dev/base/*.c dev/cpu/*.c dev/data/*.c dev/files/*.c dev/model/*.c dev/plan/*.c dev/ranks/*.c \
+sources=$(ls dev/base/*.c dev/cpu/*.c dev/data/*.c dev/files/*.c dev/model/*.c dev/plan/*.c dev/ranks/*.c \
     dev/train/*.c)
 "$clang" --target=wasm32-wasi -std=gnu11 -O3 -msimd128 -ffp-contract=off -fno-math-errno \
     -fno-trapping-math -Wno-unknown-pragmas -include dev/web/wasi.h -D_WASI_EMULATED_SIGNAL \
     -D_WASI_EMULATED_MMAN -D_WASI_EMULATED_PROCESS_CLOCKS -mexec-model=reactor \
-    dev/web/web.c $rooms -o "$out.part" -lwasi-emulated-signal -lwasi-emulated-mman \
+    dev/web/web.c $sources -o "$out.part" -lwasi-emulated-signal -lwasi-emulated-mman \
     -lwasi-emulated-process-clocks -lm -Wl,-z,stack-size=1048576 -Wl,--strip-all || exit 1
 chmod -x "$out.part" && mv "$out.part" "$out" && echo "$out: $(wc -c < "$out" | tr -d ' ') bytes"

@@ -117,17 +117,18 @@ longest() {                                  # an input, in bytes: what the larg
     esac
 }
 
-# The rooms of dev/, which a target links; what it includes itself is not taken from there.
-mkdir -p "$DIR/house"
-rooms=$(ls "$PWD"/dev/{base,cpu,data,files,model,plan,ranks,train}/*.c)
-(cd "$DIR/house" && $CC ${flags/fuzzer/fuzzer-no-link} -c $rooms && ar rcs ../house.a *.o) > "$DIR/logs/house.log" 2>&1 ||
-    cannot "the rooms do not build, see $DIR/logs/house.log"
+# The library of dev/, which a target links; what it includes itself is not taken from there.
+mkdir -p "$DIR/objects"
+sources=$(ls "$PWD"/dev/{base,cpu,data,files,model,plan,ranks,train}/*.c)
+(cd "$DIR/objects" && $CC ${flags/fuzzer/fuzzer-no-link} -c $sources && ar rcs ../library.a *.o) \
+    > "$DIR/logs/library.log" 2>&1 ||
+    cannot "the library does not build, see $DIR/logs/library.log"
 
 # Nothing but the target's own line is printed; the rest is in the log.
 fuzz() {
     local target=$1 log=$DIR/logs/$1.log runs found
     rm -f "$DIR/findings/$target"-*
-    $CC $flags "tests/fuzz/fuzz_$target.c" "$DIR/house.a" -o "$DIR/fuzz_$target" -lm > "$log" 2>&1 ||
+    $CC $flags "tests/fuzz/fuzz_$target.c" "$DIR/library.a" -o "$DIR/fuzz_$target" -lm > "$log" 2>&1 ||
         { echo "$target: does not build, see $log"; return 1; }
     mkdir -p "$DIR/corpus/$target"
     "$DIR/fuzz_$target" -runs="$RUNS" -max_len="$(longest "$target")" -len_control=0 \
