@@ -2,7 +2,7 @@
 # The CUDA side of the Makefile, without a GPU: which flags nvcc gets on which machine, and that the
 # true nvcc, if it is here, compiles in silence.
 #
-#     LONG=1 tests/test_cuda_build.sh     every program, and for two architectures more
+#     LONG=1 tests/test_cuda_build.sh     every program, fp32, and two architectures more
 . "$(dirname "$0")/tools.sh"
 unset CFLAGS SANITIZE OPENMP PRECISION BUILD NVCC GPU_ARCHS
 tree=$dir/tree
@@ -121,9 +121,9 @@ compiles() {
 mkdir "$dir/bf16" "$dir/fp32"
 indexed="-Xptxas -warn-lmem-usage" kept="-keep -keep-dir $dir/bf16"
 compiles 90 PRECISION=bf16 train_gpt2cu
-kept="-keep -keep-dir $dir/fp32"
-compiles 90 PRECISION=fp32 train_gpt2cu
 if [ -n "${LONG:-}" ]; then
+    kept="-keep -keep-dir $dir/fp32"
+    compiles 90 PRECISION=fp32 train_gpt2cu
     kept=
     compiles "80 100" PRECISION=bf16 build/bench_cuda
     compiles 90 build/cuda/test_gpt2-{bf16,fp32}
@@ -141,7 +141,7 @@ narrow_loads() {                            # narrow_loads KERNEL: instructions,
         inside && /ld\.global/ && !/\.v4\.[a-z]*32|\.v2\.[a-z]*64/ { n++ }
         END { print found ? n + 0 : "no kernel" }' "$dir/$precision"/*gpt2.ptx
 }
-for precision in fp32 bf16; do
+for precision in bf16 ${LONG:+fp32}; do
     same "narrow loads of attention_rows, $precision" "$(narrow_loads attention_rows_kernel)" 1
     same "narrow loads of LayerNorm, $precision" "$(narrow_loads layernorm_forward_kernel)" 0
     same "narrow loads of LayerNorm back, $precision" "$(narrow_loads layernorm_backward_kernel)" 4

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # The emulator from outside: what the rewriter makes of a .cu file, that AddressSanitizer names the
 # line and the thread, and that every compiler and setting builds an emulator that passes its tests.
+#
+#     LONG=1 tests/test_emulator.sh     with gcc's optimizer and sanitizers, too
 . "$(dirname "$0")/tools.sh"
 
 line_of() { grep -n -m 1 -F -- "$2" "$1" | cut -d: -f1; }     # line_of FILE TEXT
@@ -161,7 +163,7 @@ passes() {
 }
 sanitize="-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all"
 passes emulator_with_ucontext_on_one_core "$cxx" -O0 -g -DEMULATOR_UCONTEXT=1
-passes emulator_with_gcc g++ -O3 -march=native -fopenmp
+[ -z "${LONG:-}" ] || passes emulator_with_gcc g++ -O3 -march=native -fopenmp
 for seed in 1 2; do
     EMULATOR_SHUFFLE=$seed "$dir/test" > "$dir/said" 2>&1 ||
         note "seed $seed: $(grep -m 1 -vE '^ok|^$' "$dir/said")"
@@ -172,7 +174,7 @@ for streams in late random; do
         note "$streams: $(grep -m 1 -vE '^ok|^$' "$dir/said")"
 done
 end emulator_in_any_order_of_streams
-passes emulator_with_gcc_sanitized g++ $sanitize -fopenmp
+[ -z "${LONG:-}" ] || passes emulator_with_gcc_sanitized g++ $sanitize -fopenmp
 ASAN_OPTIONS=detect_stack_use_after_return=1 \
     passes emulator_with_clang_sanitized clang++ $sanitize
 

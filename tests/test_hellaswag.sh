@@ -126,18 +126,15 @@ end hellaswag_refuses
 
 if [ -x "$emulated" ]; then
     arguments=${small/--layers 2 --heads 2 --channels 32/}
-    for T in 64 24; do                      # where bf16 rounds no answer to another
-        for program in "$train" "$emulated"; do
-            good "$program" $arguments --seq-len $T --init "$dir/run" --steps 0 --eval-tokens 1 \
-                --hellaswag $examples --log "$dir/${program##*/}.log" --overwrite
-            shown | sed 's/ (.*//' > "$dir/${program##*/}.shown"
-        done
-        for key in step examples cut acc acc_norm; do
-            same "$key, T=$T" "$(value $key "$dir/${emulated##*/}.log")" \
-                "$(value $key "$dir/${train##*/}.log")"
-        done
-        same "the line" "$(cat "$dir/${emulated##*/}.shown")" "$(cat "$dir/${train##*/}.shown")"
+    for program in "$train" "$emulated"; do     # at a length where bf16 rounds no answer to another
+        good "$program" $arguments --seq-len 24 --init "$dir/run" --steps 0 --eval-tokens 1 \
+            --hellaswag $examples --log "$dir/${program##*/}.log"
+        shown | sed 's/ (.*//' > "$dir/${program##*/}.shown"
     done
+    for key in step examples cut acc acc_norm; do
+        same "$key" "$(value $key "$dir/${emulated##*/}.log")" "$(value $key "$dir/${train##*/}.log")"
+    done
+    same "the line" "$(cat "$dir/${emulated##*/}.shown")" "$(cat "$dir/${train##*/}.shown")"
     end hellaswag_of_the_twins
 else
     skip hellaswag_of_the_twins "needs train_gpt2cu-emulated (make emulate)"

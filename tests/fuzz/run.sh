@@ -8,6 +8,7 @@
 #     FUZZ_DIR=build/fuzz where programs, corpora, logs and findings are kept
 #     FUZZ_CC=clang       a clang that has libFuzzer
 #     SANITIZERS=address,undefined
+#     LIBRARY=FILE        what a target links: dev/, compiled so before
 #
 # Exit status: 0 nothing found, 1 something found, 2 it cannot run here.
 set -u
@@ -118,17 +119,20 @@ longest() {                                  # an input, in bytes: what the larg
 }
 
 # The library of dev/, which a target links; what it includes itself is not taken from there.
-mkdir -p "$DIR/objects"
-sources=$(ls "$PWD"/dev/{base,cpu,data,files,model,plan,ranks,train}/*.c)
-(cd "$DIR/objects" && $CC ${flags/fuzzer/fuzzer-no-link} -c $sources && ar rcs ../library.a *.o) \
-    > "$DIR/logs/library.log" 2>&1 ||
+build_library() {
+    local sources=$(ls "$PWD"/dev/{base,cpu,data,files,model,plan,ranks,train}/*.c)
+    mkdir -p "$DIR/objects" && cd "$DIR/objects" &&
+        $CC ${flags/fuzzer/fuzzer-no-link} -c $sources && ar rcs ../library.a *.o
+}
+[ -n "${LIBRARY:-}" ] || (build_library) > "$DIR/logs/library.log" 2>&1 ||
     cannot "the library does not build, see $DIR/logs/library.log"
 
 # Nothing but the target's own line is printed; the rest is in the log.
 fuzz() {
     local target=$1 log=$DIR/logs/$1.log runs found
     rm -f "$DIR/findings/$target"-*
-    $CC $flags "tests/fuzz/fuzz_$target.c" "$DIR/library.a" -o "$DIR/fuzz_$target" -lm > "$log" 2>&1 ||
+    $CC $flags "tests/fuzz/fuzz_$target.c" "${LIBRARY:-$DIR/library.a}" -o "$DIR/fuzz_$target" -lm \
+        > "$log" 2>&1 ||
         { echo "$target: does not build, see $log"; return 1; }
     mkdir -p "$DIR/corpus/$target"
     "$DIR/fuzz_$target" -runs="$RUNS" -max_len="$(longest "$target")" -len_control=0 \
