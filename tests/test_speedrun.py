@@ -33,8 +33,6 @@ def read(*path):
 
 def entry(name, command, *changes):
     """An entry in a folder of its own; changes: (file, text before, text after)."""
-    with open(os.path.join(TMP, name + ".command"), "w", encoding="utf-8") as f:
-        f.write(command)
     patch = ""
     for path, before, after in changes:
         old = read(path) if os.path.exists(os.path.join(ROOT, path)) else ""
@@ -43,9 +41,8 @@ def entry(name, command, *changes):
         patch += "".join(difflib.unified_diff(
             old.splitlines(True), old.replace(before, after, 1).splitlines(True), source,
             f"b/{path}"))
-    if patch:
-        with open(os.path.join(TMP, name + ".patch"), "w", encoding="utf-8") as f:
-            f.write(patch)
+    with open(os.path.join(TMP, name + ".entry"), "w", encoding="utf-8") as f:
+        f.write(command + "\n" + patch)
     return name
 
 
@@ -69,13 +66,11 @@ def patched(name):
 def of_speedrun(*names):
     """Copies entries of dev/speedrun to where the verifier looks."""
     for name in names:
-        for end in [".command", ".patch"]:
-            if os.path.exists(os.path.join(SPEEDRUN, name + end)):
-                shutil.copy(os.path.join(SPEEDRUN, name + end), TMP)
+        shutil.copy(os.path.join(SPEEDRUN, name + ".entry"), TMP)
 
 
 def test_speedrun_baseline_is_make_run():
-    flags = re.findall(r"--[a-z0-9-]+ [^ \n]+", read("dev", "speedrun", "baseline.command"))
+    flags = re.findall(r"--[a-z0-9-]+ [^ \n]+", read("dev", "speedrun", "baseline.entry"))
     recipe = read("scripts", "tales.sh").replace("$tokens", "6000000").replace('"$warmup"', "20000")
     own = [flag for flag in flags if not flag.startswith(("--eval", "--save"))]
     assert len(own) > 8 and not [flag for flag in own if flag not in recipe], (own, recipe)
@@ -83,7 +78,7 @@ def test_speedrun_baseline_is_make_run():
 
 def test_speedrun_entries_keep_the_rules():
     """Each applies to the source as it is now, and README's table has it."""
-    names = [path[:-8] for path in os.listdir(SPEEDRUN) if path.endswith(".command")]
+    names = [path[:-6] for path in os.listdir(SPEEDRUN) if path.endswith(".entry")]
     of_speedrun(*names)
     table = read("dev", "speedrun", "README.md")
     assert len(names) >= 4
@@ -109,9 +104,9 @@ def test_speedrun_refuses_patches():
                                                  (path, before, after)))
     refused("at most 20000", verify.Entry, entry("heavy", "./train_gpt2",
                                                  ("train_gpt2.c", "\n", "\n// 0.5\n" * 3000)))
-    with open(os.path.join(TMP, "cheat0.patch"), "w", encoding="utf-8") as f:
-        f.write("not a patch\n")
-    refused("cheat0.patch: ", patched, "cheat0")
+    with open(os.path.join(TMP, "cheat0.entry"), "w", encoding="utf-8") as f:
+        f.write("./train_gpt2\n--- no patch\n")
+    refused("cheat0.entry: ", patched, "cheat0")
 
 
 def test_speedrun_race():

@@ -45,37 +45,34 @@ def fail(message):
 # ---------------------------------------------------------------- what an entry may be
 
 class Entry:
-    """NAME.command, and NAME.patch where there is one."""
+    """NAME.entry: a call of ./train_gpt2 and, if it changes the source, a patch below it."""
 
     def __init__(self, name):
-        self.name = name
-        self.words = command_words(os.path.join(HERE, name + ".command"))
-        self.patch = os.path.join(HERE, name + ".patch")
-        if not os.path.exists(self.patch):
-            self.patch = None
-        elif os.path.getsize(self.patch) > PATCH_BYTES:
-            fail(f"{name}.patch: has {os.path.getsize(self.patch)} bytes; at most {PATCH_BYTES}")
+        self.name, self.path = name, os.path.join(HERE, name + ".entry")
+        try:
+            with open(self.path, encoding="utf-8") as f:
+                command, _, self.patch = f.read().partition("\n--- ")
+        except OSError:
+            fail(f"{name}: there is no such entry in dev/speedrun; there are: {' '.join(names())}")
+        self.words = command_words(name, command)
+        if len(self.patch) > PATCH_BYTES:
+            fail(f"{name}.entry: its patch has {len(self.patch)} bytes; at most {PATCH_BYTES}")
 
 
 def names():
-    found = [os.path.basename(path)[:-8] for path in glob.glob(os.path.join(HERE, "*.command"))]
+    found = [os.path.basename(path)[:-6] for path in glob.glob(os.path.join(HERE, "*.entry"))]
     return sorted(name for name in found if name != "baseline")
 
 
-def command_words(path):
+def command_words(name, command):
     """The flags of a command: `./train_gpt2 --flag value ...`. No shell reads it."""
-    name = os.path.basename(path)
-    try:
-        with open(path, encoding="utf-8") as f:
-            words = shlex.split(f.read().replace("\\\n", " "), comments=True)
-    except OSError:
-        fail(f"{name[:-8]}: there is no such entry in dev/speedrun; there are: {' '.join(names())}")
+    words = shlex.split(command.replace("\\\n", " "), comments=True)
     if words[:1] != ["./train_gpt2"]:
-        fail(f"{name}: expected ./train_gpt2 and its flags, and no other command")
+        fail(f"{name}.entry: expected ./train_gpt2 and its flags, and no other command")
     for word in words:
         flag = word[2:].split("=")[0] if word.startswith("--") else ""
         if flag in NOT_AN_ENTRYS or flag.startswith("plan-"):
-            fail(f"{name}: --{flag} is not an entry's to choose; leave it out")
+            fail(f"{name}.entry: --{flag} is not an entry's to choose; leave it out")
     return words[1:]
 
 
@@ -93,7 +90,7 @@ def check_changes(entry, before, after):
     """A patch may change the model and the trainer, not the data, its loader or the evaluation."""
     for path in sorted(path for path in {*before, *after} if before.get(path) != after.get(path)):
         if path in SEALED or not path.startswith(tuple(PATCHABLE)):
-            fail(f"{entry.name}.patch: changes {path}; an entry may change "
+            fail(f"{entry.name}.entry: changes {path}; an entry may change "
                  f"{', '.join(PATCHABLE)}, but not {', '.join(SEALED)}")
 
 
@@ -127,7 +124,7 @@ def patch(entry, plain, scratch):
         return plain
     tree = os.path.join(scratch, "source", entry.name)
     shutil.copytree(plain, tree)
-    quiet(["git", "apply", entry.patch], f"{entry.name}.patch", cwd=tree,
+    quiet(["git", "apply", entry.path], f"{entry.name}.entry", cwd=tree,
           env={**os.environ, "GIT_CEILING_DIRECTORIES": os.path.dirname(tree)})
     check_changes(entry, source_files(plain), source_files(tree))
     return tree
