@@ -17,8 +17,8 @@
 # others come from one project.
 #
 # 100B and edu: the checksum of a shard is read from its Git LFS pointer, on the same server. It
-# finds a damaged download, but not a server that sends other shards. fineweb_edu.sha256 has those
-# that were known when this was written. Without a pointer, a shard's header, its count of tokens
+# finds a damaged download, but not a server that sends other shards. fineweb.sha256 has those of
+# edu that were known when this was written. Without a pointer, a shard's header, its count of tokens
 # and its size are checked, and this says so. edu has a fixed revision, 100B none: its is not known
 # here. Both were written from these projects' pages and loaders, without a network; nobody has run
 # them yet.
@@ -29,13 +29,13 @@
 cd "$(dirname "$0")/../.." || exit 1
 . dev/data/fetch.sh
 
-shards=${1:-1} corpus=${2:-10B} prefix=fineweb
+shards=${1:-1} corpus=${2:-10B} prefix=fineweb known=dev/data/fineweb.sha256
 case $corpus in
-    10B) most=103 folder=data/fineweb known=dev/data/fineweb.sha256
+    10B) most=103 folder=data/fineweb
          from=kjj0/fineweb10B-gpt2 revision=889765ea1f903759787add96995d81171b632d0c ;;
     100B) most=1030 folder=data/fineweb100B known=/dev/null
          from=kjj0/fineweb100B-gpt2 revision=main ;;
-    edu) most=1001 folder=data/fineweb_edu known=dev/data/fineweb_edu.sha256 prefix=edu_fineweb
+    edu) most=1001 folder=data/fineweb_edu prefix=edu_fineweb
          from=karpathy/fineweb-edu-100B-gpt2-token-shards
          revision=a33f75d78c7f74236fb03754ec1eb3cc77507d64 ;;
     *) echo "fetch_fineweb.sh: $corpus: expected 10B, 100B or edu" >&2; exit 1 ;;
