@@ -28,9 +28,8 @@ from concurrent.futures import ThreadPoolExecutor
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 FOLDER = os.environ.get("EXERCISES", os.path.join(ROOT, "exercise"))
 TRAINER = "train_gpt2.c"
-RANKS = "dev/exercises/ranks.h"
-KERNELS = "dev/exercises/kernels.cu"
-SIDE, SIDE_CUDA, OPEN = ("dev/exercises/" + name for name in ("side.c", "side.cu", "open.c"))
+RANKS, KERNELS, SIDE, SIDE_CUDA, OPEN = (
+    "dev/exercises/" + name for name in ("ranks.h", "kernels.cu", "side.c", "side.cu", "open.c"))
 SECONDS = 120                          # a check takes two; on a busy machine ten times as many
 
 Exercise = collections.namedtuple("Exercise", "name lesson file function task")
@@ -275,16 +274,12 @@ def compile_races(tree, program, file):
 def compile_cuda(tree, program):
     """CUDA for a CPU: rewritten into C++, then compiled with the emulator's headers and counters, by
     the Makefile's command for make profile, which needs g++."""
-    fault = compiler_says("CC", "cc", path_of("dev", "emulator", "rewrite.c"), "-o",
-                          program + "_rewrite")
-    if fault:
-        return fault
-    with open(program + ".cpp", "w", encoding="utf-8") as cpp:
-        subprocess.run([program + "_rewrite", os.path.join(tree, SIDE_CUDA)], stdout=cpp,
-                       check=True)
     build = os.environ.get("BUILD", "build")
     with MAKE:
-        subprocess.run(["make", "-s", f"{build}/count-flags", f"{build}/count.o"], cwd=ROOT,
+        subprocess.run(["make", "-s", "CC=" + os.environ.get("CC", "cc"), f"{build}/rewrite",
+                        f"{build}/count-flags", f"{build}/count.o"], cwd=ROOT, check=True)
+    with open(program + ".cpp", "w", encoding="utf-8") as cpp:
+        subprocess.run([path_of(build, "rewrite"), os.path.join(tree, SIDE_CUDA)], stdout=cpp,
                        check=True)
     count = read(path_of(build, "count-flags")).strip()
     return (compiler_says("", count, "-w", "-fsanitize=thread", "-c", program + ".cpp", "-o",
@@ -488,9 +483,8 @@ def list_all():
     results = {e.name: result_of(e.name) for e in EXERCISES}
     for e in EXERCISES:
         print(f"  {e.name:22} lesson {e.lesson:2}  {results[e.name]}".rstrip())
-    solved = sum(result == "solved" for result in results.values())
-    print(f"{solved} of {len(EXERCISES)} solved")
     left = [name for name, result in results.items() if result != "solved"]
+    print(f"{len(EXERCISES) - len(left)} of {len(EXERCISES)} solved")
     if left:
         print(f"make {'check' if results[left[0]] else 'exercise'} NAME={left[0]}")
 

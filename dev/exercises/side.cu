@@ -44,18 +44,13 @@ static void matmul_launch(float *c, const float *a, const float *b, int M, int N
     matmul_tiled<<<grid, block>>>(c, a, b, M, N, K);
 }
 
-// ---- what the last launch cost; 0 without a counting emulator ----
+// ---- what the last launch cost, by the emulator's counters ----
 
-#ifdef EMULATOR_COUNT
 using emulator::Tally;
 static Tally asked(emulator::CountKind kind) {
     cudaDeviceSynchronize();
     return emulator::counted().at(0).total(kind);
 }
-#else
-struct Tally { uint64_t requests, lanes, sectors, passes, least; };
-static Tally asked(emulator::CountKind) { return {}; }
-#endif
 
 static void costs(double *loaded, double *stored, double *sectors) {
     Tally loads = asked(emulator::GLOBAL_LOAD), stores = asked(emulator::GLOBAL_STORE);
@@ -87,7 +82,6 @@ static void *side_new(size_t bytes) {
 
 static void side_free(void *x) { cudaFree((char *)x - GUARD); }
 
-#ifdef EMULATOR_COUNT
 static void watch(emulator::CountKind kind, const void *p, size_t) {
     const char *at = (const char *)p;
     bool reads = kind == emulator::GLOBAL_LOAD || kind == emulator::SHARED_LOAD;
@@ -98,7 +92,6 @@ static void watch(emulator::CountKind kind, const void *p, size_t) {
             side_stray(p, reads ? "read" : "written");
     }
 }
-#endif
 
 static void side_begin(void) {
     char order[16];
@@ -107,10 +100,8 @@ static void side_begin(void) {
 #ifdef _OPENMP
     omp_set_num_threads(1);            // side_stray tells of one block at a time
 #endif
-#ifdef EMULATOR_COUNT
     emulator::count_clear();
     emulator::count_watch = watch;
-#endif
 }
 
 static void side_end(void) {

@@ -105,23 +105,17 @@ static void touch_all(const void *at, size_t n, bool writes) {
 void __tsan_init(void) {}
 void __tsan_read_range(void *p, size_t n) { touch_all(p, n, false); }
 void __tsan_write_range(void *p, size_t n) { touch_all(p, n, true); }
-#define HOOKS(n) \
-    void __tsan_read##n(void *p) { touch_all(p, n, false); } \
-    void __tsan_write##n(void *p) { touch_all(p, n, true); } \
-    void __tsan_unaligned_read##n(void *p) { touch_all(p, n, false); } \
-    void __tsan_unaligned_write##n(void *p) { touch_all(p, n, true); }
-HOOKS(4)
-HOOKS(8)
-HOOKS(16)
-
-// Neighbouring bytes share a cell, so these are not watched. No tensor has elements this small.
-#define SMALL_HOOKS(n) \
-    void __tsan_read##n(void *p) { (void)p; } \
-    void __tsan_write##n(void *p) { (void)p; } \
-    void __tsan_unaligned_read##n(void *p) { (void)p; } \
-    void __tsan_unaligned_write##n(void *p) { (void)p; }
-SMALL_HOOKS(1)
-SMALL_HOOKS(2)
+// Neighbouring bytes share a cell, so one and two are not watched: no tensor has such elements.
+#define HOOKS(n, watched) \
+    void __tsan_read##n(void *p) { touch_all(p, watched, false); } \
+    void __tsan_write##n(void *p) { touch_all(p, watched, true); } \
+    void __tsan_unaligned_read##n(void *p) { touch_all(p, watched, false); } \
+    void __tsan_unaligned_write##n(void *p) { touch_all(p, watched, true); }
+HOOKS(1, 0)
+HOOKS(2, 0)
+HOOKS(4, 4)
+HOOKS(8, 8)
+HOOKS(16, 16)
 
 // What `#pragma omp atomic` becomes: no race, but the order of the threads decides the bits. Of a
 // compare-and-exchange gcc calls only the load before it, since it does not optimize here.
