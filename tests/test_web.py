@@ -4,6 +4,7 @@ from gcc and clang; and the page's race and replay, driven as a reader drives th
 
     tests/test_web.py [NAME...]
     LONG=1 tests/test_web.py       builds the module anew, too
+    PICTURE=dev/web/race.png tests/test_web.py     no test: draws README's picture
 """
 import json
 import os
@@ -11,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 
 import browser
 import testing
@@ -142,18 +144,12 @@ def test_web_race():
             assert against(tab, axis) == order[0], (axis, shown(tab, "race-headline"))
         assert against(tab, "one") == "A", shown(tab, "race-headline")
         assert against(tab, "many") == "B", shown(tab, "race-headline")
-        if os.environ.get("PICTURE"):                # README's: PICTURE=dev/web/race.png
-            tab.wait("document.getElementById('race-headline').textContent < 'To a loss of 2.0'",
-                     200)
-            tab.size(1000, 768)
-            tab.value("scrollTo(0, 0)")
-            tab.screenshot(os.environ["PICTURE"])
         tab.drag("link", 10)                         # 3 Mbit/s: slower than one device
         assert against(tab, "many") == "A", shown(tab, "race-headline")
         tab.wait("document.getElementById('hash').textContent.length === 16", 200)
         command, found = shown(tab, "native").split(), shown(tab, "hash")
         tab.drag("batch-0", 0)
-        tab.wait("document.getElementById('state-0').textContent.includes('correction 1')", 60)
+        tab.wait("document.getElementById('state-0').textContent.includes('update 1')", 60)
         tab.value("""(() => { const at = document.getElementById('flags'); at.value = '--heads 5';
                       at.dispatchEvent(new Event('change')); })()""")
         tab.wait("document.getElementById('state-1').textContent.startsWith('train_gpt2: --heads')")
@@ -165,6 +161,23 @@ def test_web_race():
     assert command[0] == "scripts/web_hash.sh", command
     again = hash_in_node(race.WASM, command[1], command[2:])
     assert again == found, f"the page shows {found}, {' '.join(command)} is {again}"
+
+
+def draw_picture(path, frames=30, seconds=0.4):
+    """README's picture that moves, an animated PNG: PICTURE=dev/web/race.png tests/test_web.py"""
+    from PIL import Image
+    tab, images = opened(), []
+    try:
+        tab.size(900, 610)
+        for i in range(frames):
+            tab.screenshot(path)
+            with Image.open(path) as shot:
+                images.append(shot.convert("RGB").quantize(24, dither=Image.Dither.NONE))
+            time.sleep(seconds)
+    finally:
+        tab.close()
+    images[0].save(path, save_all=True, append_images=images[1:], optimize=True,
+                   duration=[1000 * seconds] * (frames - 1) + [4000])
 
 
 def test_web_replay():
@@ -201,6 +214,8 @@ def test_web_without_simd():
 
 if __name__ == "__main__":
     try:
+        if os.environ.get("PICTURE"):
+            sys.exit(draw_picture(os.environ["PICTURE"]))
         sys.exit(testing.run_tests(globals(), sys.argv[1:]))
     finally:
         shutil.rmtree(TMP)

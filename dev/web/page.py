@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Builds the laboratory's page from committed results, without running anything: the question,
-the race, README's answer, sixty-four workers replayed, a calculator, and what was measured against
+README's answer, the race, sixty-four workers replayed, a calculator, and what was measured against
 what is often believed.
 
     dev/web/page.py                      writes lab/page.html: one file that needs no network
@@ -25,11 +25,12 @@ QUESTION = ("If the model fits on one GPU, and a larger batch only lowers the va
             "gradient, why train on many?")
 RECORDED = ("10_race.png", "Validation loss of recorded runs against the calculated seconds of 1, "
                            "8 and 64 workers.")
+FIRST = 5                              # beliefs that are not folded
 SECTION = "## Why train on many GPUs, if the model fits on one?\n"
 
 # (id, label, largest position, step); the positions' meaning is in calculator.js.
 SLIDERS = [("tokens", "Tokens of the run", 160, 1), ("devices", "Devices", 12, 1),
-           ("batch", "Sequences a device reads for an update", 16, 1),
+           ("batch", "Sequences a device and update", 16, 1),
            ("near", "Bandwidth of a device within a machine", 120, 1),
            ("near-latency", "Latency within a machine", 100, 1),
            ("far", "Bandwidth of a device between machines", 120, 1),
@@ -212,10 +213,10 @@ def source(claim):
     return name + (f", verdict: {kept.verdict(found)}" if found else "")
 
 
-def claims_table():
+def claims_table(chosen):
     rows = "".join(f"<tr><td>{html.escape(c.belief)}</td><td>{html.escape(claims.measured(c))}"
-                   f"</td><td>{source(c)}</td></tr>" for c in claims.CLAIMS)
-    return ("<table class='stack claims'><thead><tr><th>what somebody believes</th>"
+                   f"</td><td>{source(c)}</td></tr>" for c in chosen)
+    return ("<table class='stack claims'><thead><tr><th>what is often believed</th>"
             "<th>what was measured</th><th>figure, and how the experiment's own prediction did</th>"
             f"</tr></thead><tbody>{rows}</tbody></table>\n")
 
@@ -238,32 +239,42 @@ def experiments_table():
             cells = [f"{found['number']}. {found['title']}", found["prediction"],
                      f"{kept.verdict(found)}: {found['why']}", kept.machine(found)]
         rows.append("".join(f"<td>{html.escape(cell)}</td>" for cell in cells))
-    return ("<table class='stack'><thead><tr><th>experiment</th><th>predicted</th><th>seen</th>"
+    return ("<table class='stack'><thead><tr><th>experiment</th><th>predicted</th><th>measured</th>"
             "<th>machine</th></tr></thead><tbody>"
             + "".join(f"<tr>{row}</tr>" for row in rows) + "</tbody></table>\n")
 
 
 # ---------------------------------------------------------------- the page
 
+def folded(summary, content):
+    return f"<details><summary>{summary}</summary>\n{content}</details>\n"
+
+
 def build(readme):
     figures = answer_figures(readme)
+    answer = answer_paragraphs(readme)
+    short = next(i for i, text in enumerate(answer) if text.startswith("**"))
     return ("<!DOCTYPE html>\n<html lang='en'>\n<head>\n<meta charset='utf-8'>\n"
             "<meta name='viewport' content='width=device-width, initial-scale=1'>\n"
-            "<title>Why train on many GPUs?</title>\n<link rel='icon' href='data:,'>\n"
+            f"<title>Why train on many GPUs?</title>\n<meta name='description' content='{QUESTION}'>"
+            f"\n<link rel='icon' href='data:,'>\n"
             f"<style>{STYLE}</style>\n</head>\n<body>\n<h1>{QUESTION}</h1>\n"
-            f"<script>\n{race.script('chart.js')}</script>\n"
+            + block(answer[short])
+            + f"<script>\n{race.script('chart.js')}</script>\n"
             + race.race(picture(*RECORDED, RECORDED[1]))
             + "<h2>The answer</h2>\n<div id='answer'>\n"
-            + "\n".join(block(text) for text in answer_paragraphs(readme)) + "</div>\n"
-            + race.replay()
+            + "\n".join(block(text) for text in answer) + "</div>\n"
             + "".join(picture(file, words, words) for words, file in figures)
+            + race.replay()
             + "<h2>What would it be for you?</h2>\n"
             "<p>What <code>train_gpt2 --plan</code> says of a run: the trainer that learns above "
             "computes it here. Memory is counted; times are modelled, from the speed that a device "
             "is assumed to reach.</p>\n" + calculator()
-            + "<h2>Believed and measured</h2>\n" + claims_table()
-            + claim_pictures([RECORDED[0], *(file for _, file in figures)])
-            + "<h2>Every experiment, and what it predicted</h2>\n" + experiments_table()
+            + "<h2>Believed and measured</h2>\n" + claims_table(claims.CLAIMS[:FIRST])
+            + folded(f"{len(claims.CLAIMS) - FIRST} more, and their figures",
+                     claims_table(claims.CLAIMS[FIRST:])
+                     + claim_pictures([RECORDED[0], *(file for _, file in figures)]))
+            + folded("Every experiment, and what it predicted", experiments_table())
             + "</body>\n</html>\n")
 
 

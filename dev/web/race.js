@@ -1,5 +1,5 @@
-// The race: two lanes train the same model from scratch, each in a worker, with batches that the
-// reader chooses. Learning is computed in full; the clock of many devices is calculated from what
+// The race: two runs train the same model from scratch, each in a worker, with batch sizes that the
+// reader chooses. Training is computed in full; the clock of several devices is calculated from what
 // the laboratory measured (data.clock) and from the link on the sliders.
 "use strict";
 
@@ -9,8 +9,8 @@
   const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
   const COLOURS = ["var(--first)", "var(--second)"];
   const DEVICES = [1, 2, 4, 8, 16, 32, 64];
-  const lanes = [0, 1].map(i => ({ i, points: [], updates: 0, text: "", hash: "" }));
-  let axis = "tokens", module = null;
+  const runs = [0, 1].map(i => ({ i, points: [], updates: 0, text: "", hash: "" }));
+  let axis = "many", module = null;
 
   const picked = (i, what) => Number(byId(`${what}-${i}`).value);
   const batchOf = i => data.batches[picked(i, "batch")];
@@ -34,37 +34,52 @@
   }
 
   const AXES = {
-    tokens: { words: "bytes of text that were read", unit: "bytes of text", many: "much", scale: i => batchOf(i).batch },
-    updates: { words: "corrections (updates)", unit: "corrections", many: "many", scale: () => 1 },
-    one: { words: "seconds, if one device does the work", unit: "calculated seconds", many: "long",
-           scale: i => secondsOf(batchOf(i).batch, 1) },
-    many: { words: "seconds, on the devices of each lane", unit: "calculated seconds", many: "long",
+    many: { words: "wall-clock seconds, on the devices of each run", unit: "seconds", many: "long",
             scale: i => secondsOf(batchOf(i).batch, devicesOf(i)) },
+    one: { words: "wall-clock seconds, on one device", unit: "seconds", many: "long",
+           scale: i => secondsOf(batchOf(i).batch, 1) },
+    updates: { words: "updates", unit: "updates", many: "many", scale: () => 1 },
+    tokens: { words: "training tokens", unit: "tokens", many: "many", scale: i => batchOf(i).batch },
   };
-  const MEANING = {
-    tokens: "A larger batch needs at least as much text. Seen so, many devices bring nothing.",
-    updates: "But corrections must wait for each other, and a larger batch needs fewer.",
-    one: "One device reads a larger batch piece by piece (gradient accumulation): nothing is gained.",
-    many: "Many devices read the pieces side by side: that is what they are for.",
-  };
+
+  // What it means that run `less` needed less of the axis: a sentence, or none.
+  function meaning(less) {
+    const large = batchOf(1).batch >= batchOf(0).batch ? 1 : 0;
+    const wide = devicesOf(1) >= devicesOf(0) ? 1 : 0;
+    if (axis === "tokens")
+      return less === large ? "" : "Plotted against tokens, a larger batch looks like a loss.";
+    if (axis === "updates")
+      return less === large ? "A larger batch needs fewer updates, and updates are sequential." : "";
+    if (axis === "one")
+      return less === large ? "" : "One device computes a larger batch piece by piece (gradient " +
+                                   "accumulation): nothing is gained.";
+    if (less === wide && devicesOf(0) !== devicesOf(1))
+      return "The devices share each batch, so that an update takes about as long as before.";
+    const all = secondsOf(batchOf(wide).batch, devicesOf(wide));
+    const computed = data.clock.t_0 + data.clock.tau * batchOf(wide).batch / devicesOf(wide);
+    return computed < all / 2 ? `${"AB"[wide]} spends ${Math.round(100 * (1 - computed / all))}% of ` +
+                                "an update on exchanging gradients: the link eats the gain."
+                              : "More devices do not make up for more work.";
+  }
 
   // ---- what is shown ----
 
   function line(i) {
     const scale = AXES[axis].scale(i);
-    return lanes[i].points.map(([updates, loss]) => [updates * scale, loss]);
+    return runs[i].points.map(([updates, loss]) => [updates * scale, loss]);
   }
 
-  // The lowest loss that both lanes have seen, and what each needed for it.
+  // The lowest loss that both runs have reached, and what each needed for it.
   function headline(lines) {
     const lowest = lines.map(points => Math.min(...points.map(point => point[1])));
     const loss = Math.ceil(20 * Math.max(...lowest)) / 20;
-    if (!(loss < 3)) return { words: "Both lanes begin to learn." };
     const need = lines.map(points => crossing(points, loss));
-    if (!need.every(x => x > 0)) return { words: "Both lanes begin to learn." };
+    if (!(loss < 3) || !need.every(x => x > 0))
+      return { words: "Both runs have just begun.", means: "" };
     const [less, more] = need[0] <= need[1] ? [0, 1] : [1, 0], times = need[more] / need[less];
     const took = i => `${"AB"[i]} took ${brief(Number(need[i].toPrecision(3)))}`;
-    return { loss, words: `To a loss of ${loss.toFixed(2)} ${took(less)} ${AXES[axis].unit}, and ` +
+    return { loss, means: times < 1.1 ? "" : meaning(less),
+             words: `To a validation loss of ${loss.toFixed(2)} ${took(less)} ${AXES[axis].unit}, and ` +
                           `${took(more)}: ` + (times < 1.1 ? "about the same."
                                                : `${brief(Number(times.toPrecision(2)))} times as ` +
                                                  `${AXES[axis].many}.`) };
@@ -72,32 +87,32 @@
 
   function draw() {
     const lines = [0, 1].map(line);
-    const { words, loss } = headline(lines);
+    const { words, loss, means } = headline(lines);
     byId("race-headline").textContent = words;
-    byId("race-meaning").textContent = MEANING[axis];
+    byId("race-meaning").textContent = means;
     const ends = lines.map(points => points.length ? points[points.length - 1][0] : 0);
     chart(byId("race-chart"), {
       lines: lines.map((points, i) => ({ points, color: COLOURS[i], name: "AB"[i] })), mark: loss,
       xMost: Math.max(...ends) || 1, xLabel: AXES[axis].words, low: 1, high: 4 });
-    for (const lane of lanes) {
-      const speed = lane.busy ? 1e3 * lane.updates * batchOf(lane.i).batch / lane.busy : 0;
-      byId(`state-${lane.i}`).textContent = lane.error ||
-        `correction ${lane.updates.toLocaleString("en")}, ${brief(speed)} bytes a second in this tab`;
-      byId(`text-${lane.i}`).textContent = lane.text;
+    for (const run of runs) {
+      const speed = run.busy ? 1e3 * run.updates * batchOf(run.i).batch / run.busy : 0;
+      byId(`state-${run.i}`).textContent = run.error ||
+        `update ${run.updates.toLocaleString("en")}, ${brief(speed)} tokens/s in this tab`;
+      byId(`text-${run.i}`).textContent = run.text;
     }
-    const lane = lanes[1];
-    byId("floor").textContent = lane.floor ? lane.floor.toFixed(2) : "";
+    const run = runs[1];
+    byId("floor").textContent = run.floor ? run.floor.toFixed(2) : "";
     byId("native").textContent = `scripts/web_hash.sh ${data.hashAt} ${flagsOf(1).join(" ")}`;
-    byId("hash").textContent = lane.hash || `(after correction ${data.hashAt})`;
+    byId("hash").textContent = run.hash || `(after update ${data.hashAt})`;
   }
 
   function label() {
     for (const i of [0, 1]) {
-      byId(`batch-shown-${i}`).textContent = `${batchOf(i).batch.toLocaleString("en")} bytes`;
+      byId(`batch-shown-${i}`).textContent = `${batchOf(i).batch.toLocaleString("en")} tokens`;
       byId(`devices-shown-${i}`).textContent = devicesOf(i);
       const devices = axis === "one" ? 1 : devicesOf(i);
       byId(`title-${i}`).textContent =
-        `${"AB"[i]}: ${devices === 1 ? "one device" : `${devices} devices`}`;
+        `Run ${"AB"[i]}: ${devices === 1 ? "one device" : `${devices} devices`}`;
     }
     const { rate, delay } = link();
     byId("link-shown").textContent = rate === Infinity ? "costs nothing"
@@ -106,31 +121,31 @@
     byId("latency").disabled = rate === Infinity;
   }
 
-  // ---- lanes ----
+  // ---- runs ----
 
   const typed = i => i === 1 ? byId("flags").value.trim().split(/\s+/).filter(Boolean) : [];
   const flagsOf = i => [...data.flags, ...batchOf(i).flags, ...typed(i)];
 
   function start(i) {
-    const lane = lanes[i];
-    if (lane.worker) lane.worker.terminate();
-    Object.assign(lane, { points: [], updates: 0, text: "", hash: "", error: "", busy: 0 });
-    lane.worker = new Worker(URL.createObjectURL(new Blob(
+    const run = runs[i];
+    if (run.worker) run.worker.terminate();
+    Object.assign(run, { points: [], updates: 0, text: "", hash: "", error: "", busy: 0 });
+    run.worker = new Worker(URL.createObjectURL(new Blob(
       [byId("wasi").textContent, byId("worker").textContent], { type: "text/javascript" })));
-    lane.worker.onmessage = ({ data: news }) => {
-      const points = lane.points.concat(news.points || []);
-      Object.assign(lane, news, { points });
+    run.worker.onmessage = ({ data: news }) => {
+      const points = run.points.concat(news.points || []);
+      Object.assign(run, news, { points });
       draw();
     };
     const { batch } = batchOf(i);
-    lane.worker.postMessage({ module, flags: flagsOf(i), batch, most: data.most,
+    run.worker.postMessage({ module, flags: flagsOf(i), batch, most: data.most,
                               hashAt: data.hashAt });
-    if (paused()) lane.worker.postMessage({ pause: true });
+    if (paused()) run.worker.postMessage({ pause: true });
   }
 
   const paused = () => document.hidden || byId("pause").getAttribute("aria-pressed") === "true";
   function tellPause() {
-    for (const lane of lanes) lane.worker?.postMessage({ pause: paused() });
+    for (const run of runs) run.worker?.postMessage({ pause: paused() });
     byId("pause").textContent = paused() ? "Go on" : "Pause";
   }
 

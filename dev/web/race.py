@@ -15,7 +15,7 @@ WASM = os.path.join(HERE, "train_gpt2.wasm")
 # The model of the race: the laboratory's smallest, with experiment 2's rates to a loss of 2.
 SIZE, TARGET, LAYERS, HEADS, CHANNELS, T = "35k", 2, 2, 2, 32, 32
 WARMUP = 20                                          # updates, as in experiment 2
-MOST = 3_000_000                                     # bytes that a lane reads
+MOST = 3_000_000                                     # tokens of a run
 HASH_AT = 100                                        # updates
 LANES = [("first", 512, 1), ("second", 2048, 8)]      # batch and devices, when the page opens
 DEVICES = [1, 2, 4, 8, 16, 32, 64]                   # as in race.js
@@ -86,16 +86,16 @@ def lane(i, data):
     colour, batch, devices = LANES[i]
     sizes = [of["batch"] for of in data["batches"]]
     return (f"<div class='lane {colour}'><h3 id='title-{i}'></h3>"
-            + slider(f"batch-{i}", "A correction reads", len(sizes) - 1, sizes.index(batch))
+            + slider(f"batch-{i}", "Batch size", len(sizes) - 1, sizes.index(batch))
             + slider(f"devices-{i}", "Devices", len(DEVICES) - 1, DEVICES.index(devices))
-            + f"<p id='state-{i}'></p><pre id='text-{i}' aria-label='what this lane writes'></pre>"
+            + f"<p id='state-{i}'></p><pre id='text-{i}' aria-label='what this model writes'></pre>"
             "</div>")
 
 
 def axes():
-    choices = [("tokens", "1 text read"), ("updates", "2 corrections"),
-               ("one", "3 seconds on one device"), ("many", "4 seconds on its devices")]
-    return "<fieldset class='axes'><legend>Loss against</legend>" + "".join(
+    choices = [("many", "wall-clock, on its devices"), ("one", "wall-clock, on one device"),
+               ("updates", "updates"), ("tokens", "tokens")]
+    return "<fieldset class='axes'><legend>Validation loss against</legend>" + "".join(
         f"<label><input type='radio' name='axis' value='{value}'{' checked' * (i == 0)}> {words}"
         "</label>" for i, (value, words) in enumerate(choices)) + "</fieldset>"
 
@@ -105,29 +105,27 @@ def race(recorded):
     data = race_data()
     with open(WASM, "rb") as f:
         wasm = base64.b64encode(gzip.compress(f.read(), 9, mtime=0)).decode("ascii")
-    shared = ("<div class='shared'><label for='link'>Link between devices, in both lanes: "
+    shared = ("<div class='shared'><label for='link'>Link between devices: "
               f"<output id='link-shown' for='link'></output><input type='range' "
               f"id='link' min='0' max='{LINKS}' value='{LINKS}'></label>"
               "<label for='latency'>Latency of a message: <output "
               "id='latency-shown' for='latency'></output><input type='range' id='latency' min='0' "
               "max='12' value='4'></label></div>")
     return ("<div id='race-live'>"
-            "<p>Two GPT-2s of 35 thousand parameters are learning here, from nothing, to write "
-            "tales byte by byte: <code>train_gpt2.c</code>, compiled for the browser. They "
-            "differ in how much text they read for each correction of their weights (an update). "
-            "One race, seen in four ways, of which the last is the answer.</p>"
+            "<p>Two GPT-2s of 35 thousand parameters are learning to write tales in this tab: "
+            "<code>train_gpt2.c</code>, compiled for the browser. A token is a byte. They differ in "
+            "batch size, and in the number of devices that share each batch.</p>"
             f"{axes()}<p id='race-headline' role='status'></p><p id='race-meaning'></p>"
             "<svg class='chart' id='race-chart' role='img' aria-label='validation loss of both "
-            "lanes against the chosen axis'></svg>"
+            "runs against the chosen axis'></svg>"
             f"<div class='lanes'>{lane(0, data)}{lane(1, data)}</div>{shared}"
-            "<p><button id='pause' aria-pressed='false'>Pause</button> The learning is real. The "
-            "seconds of several devices are calculated: what this model's corrections take on one "
-            "core in the laboratory, and an exchange over the link. Where a line jumps up, a "
-            "correction went too far. No model can come below a loss of <output id='floor'>"
-            "</output>: chance has that much say in the tales.</p>"
+            "<p><button id='pause' aria-pressed='false'>Pause</button> Training is real; the clock "
+            "is calculated: an update takes what it took on one core in the laboratory, for each "
+            "device's share of the batch, and then an all-reduce over the link. No model can reach "
+            "a loss below <output id='floor'></output>, the entropy of the tales.</p>"
             "<details><summary>The same on your machine</summary><p class='native'><code "
             "id='native'></code><br>prints <code id='hash'></code>, the hash of all weights: the "
-            "same bits as in lane B.</p><p><label for='flags'>Other flags for lane B, such as "
+            "same bits as in run B.</p><p><label for='flags'>Other flags for run B, such as "
             "<code>--lr 0.016</code> or <code>--layers 1</code> (the clock stays that of the model "
             "above): <input id='flags' size='30'></label></p><p>The module contains parts of "
             "wasi-libc (Apache 2.0 with LLVM exception, MIT and BSD licences).</p></details></div>"
@@ -169,17 +167,15 @@ def replay():
     shown = "".join(f"<div class='lane {colour}'><p id='replay-name-{i}'></p>"
                     f"<pre id='replay-text-{i}'></pre></div>"
                     for i, colour in enumerate(["first", "second", "third"]))
-    return ("<h2>Sixty-four workers, replayed</h2>\n<p>A larger model (0.8 million parameters) on "
-            "1, 8 and as many workers as you choose, each number at the batch that is fastest for "
-            "it. Losses are of recorded runs; a text is what one of them wrote at that loss, the same "
-            "for every lane that stands there. "
-            "The clock is calculated from measured shares of an update and from the link, and "
-            "agreed with two real ranks within 10% (experiment 10).</p>"
+    return ("<details id='replay'><summary>Sixty-four workers, replayed</summary><p>A larger model "
+            "(0.8 million parameters) on 1, 8 and as many workers as you choose, each number at the "
+            "batch size that is fastest for it. Losses and samples are of recorded runs; the clock "
+            "is calculated, and agreed with two real ranks within 10% (experiment 10).</p>"
             f"<p><label for='replay-link'>Link <select id='replay-link'>{links}</select></label> "
-            f"<label for='replay-workers'>Workers of the third lane "
+            f"<label for='replay-workers'>Workers of the third run "
             f"<select id='replay-workers'>{workers}</select></label> "
             "<button id='replay-play'>Play</button></p>"
             "<svg class='chart' id='replay-chart' role='img' aria-label='validation loss against "
             "seconds of a virtual clock, a line for each number of workers'></svg>"
             f"<div class='lanes'>{shown}</div>{embedded('replay-data', data)}"
-            f"<script>\n{script('replay.js')}</script>\n")
+            f"<script>\n{script('replay.js')}</script></details>\n")

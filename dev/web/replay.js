@@ -19,7 +19,7 @@
   }
 
   const textAt = loss => data.samples.filter(sample => loss <= sample.target).pop()?.text
-    || "(nothing to read yet)";
+    || "(no words yet)";
 
   function draw() {
     const shown = lanes(), slowest = Math.max(...shown.map(lane => lane.seconds));
@@ -35,7 +35,7 @@
       const last = lines[i].points[lines[i].points.length - 1];
       byId(`replay-name-${i}`).textContent =
         `${lane.workers} worker${lane.workers > 1 ? "s" : ""}, ${lane.batch.toLocaleString("en")} ` +
-        `bytes a correction: ${brief(Math.min(clock, lane.seconds))} s` +
+        `tokens an update: ${brief(Math.min(clock, lane.seconds))} s` +
         (clock >= lane.seconds ? ", there" : "");
       byId(`replay-text-${i}`).textContent = textAt(last ? last[1] : Infinity);
     });
@@ -46,5 +46,6 @@
     byId(id).addEventListener("input", () => { began = null; draw(); });
   byId("replay-play").addEventListener("click", () => { began = performance.now(); draw(); });
   addEventListener("resize", draw);
+  byId("replay").addEventListener("toggle", draw);
   draw();
 })();

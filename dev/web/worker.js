@@ -1,4 +1,4 @@
-// A lane of the race, in a worker of its own: trains, and posts what it has done about ten times a
+// A run of the race, in a worker of its own: trains, and posts what it has done about ten times a
 // second. It follows wasi.js in one source.
 "use strict";
 
