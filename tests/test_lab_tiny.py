@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
 """The laboratory's experiments at --tiny: each ends with its tables, figures and verdict, and makes
 no run twice; what its runs have found is computed anew here, from the logs. What follows from the
-tables is in test_lab_kept.py, experiments on several ranks are in test_lab_ranks.py."""
+tables is in test_lab_kept.py, experiments on several ranks are in test_lab_ranks.py.
+
+    LONG=1 tests/test_lab_tiny.py      02_size.py, too, which branches as 02_local.py does
+"""
 import math
 import os
 import statistics
@@ -18,8 +21,8 @@ import kept
 import lab
 
 TINY = testing.Tiny()
-LABELS = ["01_one_step", "02_knee", "02_local", "02_size", "03_small_noisy", "04_one_device",
-          "07_schedules", "08_fits", "10_replayed"]
+LABELS = ["01_one_step", "02_knee", "02_local", "03_small_noisy", "04_one_device",
+          "07_schedules", "08_fits", "10_replayed"] + ["02_size"] * bool(os.environ.get("LONG"))
 
 
 def runs_of(label):
