@@ -285,7 +285,7 @@ $(BUILD)/emulated/objects/%.o: dev/%.c $(BUILD)/emulate-flags
 
 $(BUILD)/counted/objects/%.o: dev/%.c $(BUILD)/count-flags
 	@mkdir -p $(@D)
-	$(COUNT) -DTRAINS_ON_GPU -x c++ -MMD -MP -MF $(@:.o=.d) -c $< -o $@
+	$(COUNT:-O2=-O0) -DTRAINS_ON_GPU -x c++ -MMD -MP -MF $(@:.o=.d) -c $< -o $@
 
 $(foreach way,cuda emulated counted,$(eval $(BUILD)/$(way)/library.a: $(GPU_OBJECTS:%=$(BUILD)/$(way)/objects/%); $$(LIBRARY)))
 
