@@ -11,8 +11,8 @@
 # Neither number comes from the updates that are planned.
 set -u
 cd "$(dirname "$0")/.." || exit 1
-. scripts/bench_lib.sh
-rounds=${1:-5} program=$build/train_gpt2-mpi
+export LC_ALL=C                              # numbers have a point, not a comma
+build=${BUILD:-build} rounds=${1:-5} program=$build/train_gpt2-mpi
 channels=${CHANNELS:-256} layers=${LAYERS:-4} T=${SEQ_LEN:-256} steps=${STEPS:-8}
 if ! command -v mpirun > /dev/null || [ ! -x "$program" ] || [ ! -x "$build/bench_comm" ]; then
     echo "  plan: not measured, needs MPI: make build/train_gpt2-mpi build/bench_comm"
@@ -20,7 +20,7 @@ if ! command -v mpirun > /dev/null || [ ! -x "$program" ] || [ ! -x "$build/benc
 fi
 [ "$(id -u)" != 0 ] || export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 work=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
-trap 'rm -rf "$work" "$pipes"' EXIT
+trap 'rm -rf "$work"' EXIT
 ./prepare tales --out "$work/data" --tokens 1000000 --seed 1 > /dev/null || exit 1
 
 # NAME RANKS MICRO-BATCH FLAGS...
@@ -32,6 +32,10 @@ data_zero1_2 2 2 --zero 1
 tensor_4 2 4 --tensor-parallel 2
 tensor_8 2 8 --tensor-parallel 2"
 
+median() {                                   # median NUMBER...
+    printf '%s\n' "$@" | sort -g | awk '{ x[NR] = $1 }
+        END { printf "%.6g\n", NR % 2 ? x[(NR + 1) / 2] : (x[NR / 2] + x[NR / 2 + 1]) / 2 }'
+}
 value() { sed -n "s/.*\"$1\":\"\\{0,1\\}\\([^,\"}]*\\).*/\\1/p" "$2"; }
 
 # flags MICRO-BATCH FLAGS...: of the program, for a plan and for a run.
@@ -96,9 +100,3 @@ for column in 2 3; do
         awk -v c=$column '{ text = text " " $1 }
             END { print (c == 2 ? "planned order: " : "measured order:") text }'
 done
-while read -r name plan real; do
-    put_result "{\"name\":\"plan $name\",\"rounds\":$rounds,\"planned_s\":$plan,\
-\"measured_s\":$real}"
-done < "$work/table"
-put_result "{\"name\":\"all-reduce, 2 ranks\",\"rounds\":$rounds,\"alpha\":$alpha,\"beta\":$beta}"
-write_bench_json

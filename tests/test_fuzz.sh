@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The fuzzers build, find nothing among the seeds and a few thousand inputs, and do find a bug that
-# was put there. `make test PART=fuzz` goes on for as long as one likes; see tests/fuzz/README.md.
+# was put there. `make test PART=fuzz` goes on for as long as one likes; see tests/fuzz/run.sh.
 . "$(dirname "$0")/tools.sh"
 export PREPARE=${PREPARE:-$PWD/prepare} TRAIN=${TRAIN:-$PWD/train_gpt2}
 
