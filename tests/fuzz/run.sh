@@ -72,7 +72,10 @@ make_seeds() {
     done
     cp "$run"/*.safetensors "$work/sgd/latest/average.safetensors" \
         "$work"/workers/latest/{outer,workers}.safetensors "$DIR/seeds/safetensors/"
-    cp "$run"/*.json tests/fuzz/seeds/*.json "$DIR/seeds/json/"
+    cp "$run"/*.json "$DIR/seeds/json/"
+    { echo '{"a": [0, -0.5, 1e308, 2.5e-3, 9223372036854775807, true, false, null],'
+      echo ' "\"\\\/\b\f\n\r\t": "\u00e9\ud83d\ude00\u0000", "é": {"": [[], {}, "𝄞"]}}'
+    } | seed json/values
 
     # the header's length left out: see fuzz_safetensors.c
     local header
