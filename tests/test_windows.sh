@@ -18,9 +18,9 @@ mkdir "$dir/wine"
 trap '"$server" -k; rm -rf "$dir"' EXIT
 "$wine" wineboot -i > "$dir/wineboot" 2>&1 &       # takes as long as the compiler
 
-steps=10 text=README.md kill_each=2
+steps=10 text=README.md kill_each=2 optimized=-O1
 if [ -n "$LONG" ]; then
-    steps=100 kill_each=1
+    steps=100 kill_each=1 optimized=-O3
     [ ! -f "$BATCHWISE_DATA/tinyshakespeare.txt" ] || text=$BATCHWISE_DATA/tinyshakespeare.txt
 fi
 
@@ -35,7 +35,7 @@ mkdir "$dir/tree"
 cp -r Makefile train_gpt2.c dataloader.h dev tests "$dir/tree"
 built "-O1 -include tests/windows_moments.h" BUILD=moments train_gpt2.exe
 mv "$dir/tree/train_gpt2.exe" "$dir/moments.exe" || exit 1
-built -O3 all
+built $optimized all
 wide='[%][yz]mm'                            # no aligned move: the stack has 16 bytes (gcc 54412)
 x86_64-w64-mingw32-objdump -d "$dir/tree/train_gpt2.exe" > "$dir/code"
 grep -qE "vmov(aps|apd|dqa[0-9]*) .*($wide.*\(|\(.*$wide)" "$dir/code" &&
