@@ -287,15 +287,24 @@ $(BUILD)/counted/objects/%.o: dev/%.c $(BUILD)/count-flags
 	@mkdir -p $(@D)
 	$(COUNT:-O2=-O0) -DTRAINS_ON_GPU -x c++ -MMD -MP -MF $(@:.o=.d) -c $< -o $@
 
-$(foreach way,cuda emulated counted,$(eval $(BUILD)/$(way)/library.a: $(GPU_OBJECTS:%=$(BUILD)/$(way)/objects/%); $$(LIBRARY)))
+$(foreach way,cuda emulated,$(eval $(BUILD)/$(way)/library.a: $(GPU_OBJECTS:%=$(BUILD)/$(way)/objects/%); $$(LIBRARY)))
+
+# Of these, only what calls CUDA is compiled anew for counting, unless another compiler made them.
+ANEW = $(filter ranks/%,$(1))$(filter-out g++ c++,$(CXX))$(filter 1,$(SANITIZE))
+$(BUILD)/counted/library.a: $(foreach o,$(GPU_OBJECTS),$(BUILD)/$(if $(call ANEW,$o),counted,emulated)/objects/$o)
+	$(LIBRARY)
 
 train_gpt2cu: train_gpt2.cu $(BUILD)/cuda/library.a   ## build ./train_gpt2cu for NVIDIA GPUs (needs nvcc)
 	$(NVCC) $(NVFLAGS) $(CU_FLAGS) -MMD -MP -MF $(BUILD)/$@.d $< $(BUILD)/cuda/library.a -o $@ $(CUBLAS)
 
 emulate: train_gpt2cu-emulated   ## build ./train_gpt2cu-emulated: the CUDA program, without a GPU
 
-train_gpt2cu-emulated: $(BUILD)/train_gpt2.cu.cpp $(BUILD)/emulated/library.a
-	$(EMULATE) $(CU_FLAGS) -MMD -MP -MF $(BUILD)/$@.d $< $(BUILD)/emulated/library.a -o $@
+train_gpt2cu-emulated: $(BUILD)/emulated/train_gpt2cu.o $(BUILD)/emulated/library.a
+	$(EMULATE) $(filter %.o %.a,$^) -o $@
+
+$(BUILD)/emulated/train_gpt2cu.o: $(BUILD)/train_gpt2.cu.cpp $(BUILD)/emulate-flags      # tests of ranks link it, too
+	@mkdir -p $(@D)
+	$(EMULATE) $(CU_FLAGS) -MMD -MP -MF $(BUILD)/train_gpt2cu-emulated.d -c $< -o $@
 
 $(BUILD)/%.cu.cpp: %.cu train_gpt2.cu dev/ranks/kernels.cu dev/ranks/tensor_model.cu \
                    dev/cuda/machine.cu dev/cuda/memory.cu dev/cuda/attention_tiles.cu $(BUILD)/rewrite
@@ -313,10 +322,12 @@ $(BUILD)/emulated/test_emulator: $(BUILD)/tests/test_emulator.cu.cpp $(BUILD)/em
 
 # The twin on the CPU, and the library that it needs: C, beside the GPU's C++.
 REFERENCE = $(BUILD)/gpt2_reference.o $(BUILD)/library.a
-$(BUILD)/emulated/test_gpt2-%: $(BUILD)/tests/test_gpt2.cu.cpp $(REFERENCE) $(BUILD)/emulated/library.a
+$(BUILD)/emulated/test_gpt2-%: $(BUILD)/emulated/test_gpt2-%.o $(REFERENCE) $(BUILD)/emulated/library.a
+	$(EMULATE) $(filter %.o %.a,$^) -o $@
+
+$(BUILD)/emulated/test_gpt2-%.o: $(BUILD)/tests/test_gpt2.cu.cpp $(BUILD)/emulate-flags
 	@mkdir -p $(@D)
-	$(EMULATE) $(if $(filter fp32,$*),-DPRECISION_FP32) -MMD -MP -MF $(BUILD)/$(@F).d $< \
-	    $(REFERENCE) $(BUILD)/emulated/library.a -o $@
+	$(EMULATE) $(if $(filter fp32,$*),-DPRECISION_FP32) -MMD -MP -MF $(BUILD)/test_gpt2-$*.d -c $< -o $@
 
 # What nvcc makes of the kernels, run on a CPU. A build is a precision and an architecture. On the
 # host's side only launches run, so it need not be optimized; PTX's integers wrap around.

@@ -174,7 +174,7 @@ TEST(a_mean_is_the_same_on_every_rank) {
 TEST(broadcast_from_every_root) {
     static const size_t sizes[] = { 1, 63, 4097, (64 << 20) + 5 };
     for (int root = 0; root < comm.size; root++)
-        for (int i = 0; i < (root == 1 ? 4 : 3); i++) {            // once more than a message holds
+        for (int i = 0; i < (root == 1 && comm.size == 2 ? 4 : 3); i++) {    // more than a message
             size_t n = sizes[i], wrong = 0;
             unsigned char *x = alloc_or_die(n, "a message");
             for (size_t j = 0; j < n; j++) x[j] = (unsigned char)(j % 251 + comm.rank);
@@ -199,7 +199,7 @@ static void check_in_flight(int n_tickets, size_t n) {
         tickets[i] = comm_all_reduce(&comm, x[i], n, 1.0f, COMM_FP32);
     }
     for (int k = 0; k < n_tickets; k++) {
-        int i = (k*7 + 3) % n_tickets;                 // 7 divides neither 10 nor 1500
+        int i = (k*7 + 3) % n_tickets;                 // 7 divides none of 10, 100 and 1500
         comm_wait(&comm, tickets[i]);
         wanted_sum(sum, n, (uint64_t)i, 1.0f, COMM_FP32);
         wrong += !same_bits(x[i], sum, n);
@@ -214,7 +214,7 @@ static void check_in_flight(int n_tickets, size_t n) {
 TEST(many_collectives_at_a_time) {
     if (comm.size == 1) return;
     check_in_flight(10, 20000);
-    check_in_flight(1500, 130);
+    check_in_flight(comm.size == 2 ? 1500 : 100, 130);
 }
 
 // ---- small things ----
@@ -246,7 +246,7 @@ TEST(collect_and_add) {
 
 // ---- DiLoCo ----
 
-enum { B = 2, T = 8, STEPS = 5 };
+enum { B = 2, T = 8, ROUNDS = 3 };
 static const Config tiny = { 2, 2, 12, 31, T, 0 };
 
 static void make_model(Model *m, const Sharing *sharing) {
@@ -263,74 +263,52 @@ static void draw_model(Model *m, uint64_t seed) {
     zero_loaded(&m->zero);
 }
 
-// One update of AdamW on the batch that a worker has in this step. A gradient is clipped by its own
-// worker's norm, though the totals are those of all ranks, as at the end of each round.
-static void worker_update(Model *m, int worker, int step) {
-    int tokens[B*T], targets[B*T];
-    Rng rng = rng_make(9, (uint64_t)(worker*100 + step));
-    for (int i = 0; i < B*T; i++) {
-        tokens[i] = (int)rng_below(&rng, (uint64_t)tiny.V);
-        targets[i] = (int)rng_below(&rng, (uint64_t)tiny.V);
-    }
-    clear_grads(m);
-    zero_micro_batch(&m->zero, 0, 1);
-    model_forward(m, tokens, B, T);
-    model_backward(m, tokens, targets, 1.0f / (B*T), B, T);
-    zero_wait_grads(&m->zero);
-    Totals totals = { 0.0, gradients_squares(m), { 0.0 }, 0 };
-    m->zero.scope = ALL_RANKS;
-    totals_share(&m->zero, &totals);
-    AdamW o = { 1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, step, step };
-    double norm = sqrt(totals.squares);
-    model_update(m, o, norm > 0.1 ? (float)(0.1 / norm) : 1.0f);
-}
-
-// A run beside one process that has all workers: each makes its update, then the outer step is
-// made as the paper has it, in double. Rounding apart they agree, and a worker's moments, which
-// nobody else sees, have the very bits.
+// Rounds beside one process that knows all workers: each moves its parameters somewhere, then the
+// outer step is made as the paper has it, in double. Nobody else sees a worker's moments, nor the
+// length of its gradient, by which it clips.
 static void check_outer(float lr, float mu) {
-    static Model w[COMM_MAX_RANKS];
     Model m;
-    Sharing apart = { .comm = &comm, .apart = true }, alone = { .comm = NULL };
+    Sharing apart = { .comm = &comm, .apart = true };
     make_model(&m, &apart);
     draw_model(&m, 1);
     diloco_begin(&m.zero);
     size_t n = gpt2_n_params(&tiny);
-    const float *params = m.zero.masters;
+    float *params = m.zero.masters, *start = floats(n), *moves = floats(n), worst = 0.0f;
     double *momentum = alloc_or_die(n * sizeof *momentum, "the outer momentum");
-    float *start = floats(n), worst = 0.0f, moved = 0.0f;
-    for (int r = 0; r < comm.size; r++) make_model(&w[r], &alone);
-    for (int step = 1; step <= STEPS; step++) {
+    for (size_t i = 0; i < n; i++) m.zero.adam_m[i] = m.zero.adam_v[i] = (float)comm.rank;
+    for (uint64_t round = 1; round <= ROUNDS; round++) {
+        double *delta = alloc_or_die(n * sizeof *delta, "the mean of the differences");
         memcpy(start, params, n * sizeof *start);
-        worker_update(&m, comm.rank, step);
-        diloco_end_round(&m.zero, lr, mu);
         for (int r = 0; r < comm.size; r++) {
-            memcpy(w[r].zero.masters, start, n * sizeof *start);
-            worker_update(&w[r], r, step);
+            numbers_of(moves, n, r, round);
+            for (size_t i = 0; i < n; i++) {
+                float p = start[i] + 1e-4f*moves[i];
+                delta[i] += (start[i] - p) / comm.size;
+                if (r == comm.rank) params[i] = p;
+            }
         }
-        const Zero *own = &w[comm.rank].zero;
+        Totals totals = { 0.0, comm.rank + 1.0, { 0.0 }, 0 };
+        m.zero.scope = ALL_RANKS;
+        totals_share(&m.zero, &totals);
+        CHECK(totals.squares == comm.rank + 1.0);
+        diloco_end_round(&m.zero, lr, mu);
         for (size_t i = 0; i < n; i++) {
-            double delta = 0.0;
-            for (int r = 0; r < comm.size; r++)
-                delta += (start[i] - w[r].zero.masters[i]) / comm.size;
-            momentum[i] = mu * momentum[i] + delta;
-            double p = start[i] - lr * (delta + mu * momentum[i]);
+            momentum[i] = mu * momentum[i] + delta[i];
+            double p = start[i] - lr * (delta[i] + mu * momentum[i]);
             worst = fmaxf(worst, fabsf((float)(params[i] - p)) / (fabsf((float)p) + 1e-2f));
-            moved = fmaxf(moved, fabsf(params[i] - own->masters[i]));
+            CHECK(m.zero.adam_m[i] == comm.rank && m.zero.adam_v[i] == comm.rank);
         }
-        CHECK(same_bits(m.zero.adam_m, own->adam_m, n));
-        CHECK(same_bits(m.zero.adam_v, own->adam_v, n));
+        free(delta);
     }
     CHECK_MSG(worst < 1e-6f, "rank %d, lr %g, momentum %g: apart by %g", comm.rank, lr, mu, worst);
-    CHECK_MSG(moved > 1e-4f || (comm.size == 1 && lr == 1.0f), "the outer step did nothing");
-    for (int r = 0; r < comm.size; r++) model_free(&w[r]);
     model_free(&m);
     free(momentum);
     free(start);
+    free(moves);
 }
 
 // With learning rate 1 and no momentum the outer step is the mean of the workers' parameters.
-TEST(workers_that_meet_every_step_average_their_parameters) { check_outer(1.0f, 0.0f); }
+TEST(workers_that_meet_average_their_parameters) { check_outer(1.0f, 0.0f); }
 TEST(the_common_step_is_nesterovs) { check_outer(0.7f, 0.9f); }
 
 // ---- the end of a run ----
@@ -374,7 +352,7 @@ int main(int argc, char **argv) {
     RUN(broadcast_from_every_root);
     RUN(many_collectives_at_a_time);
     RUN(collect_and_add);
-    RUN(workers_that_meet_every_step_average_their_parameters);
+    RUN(workers_that_meet_average_their_parameters);
     RUN(the_common_step_is_nesterovs);
     RUN(a_model_is_freed_when_all_has_arrived);
     comm_close(&comm);

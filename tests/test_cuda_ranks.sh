@@ -4,8 +4,7 @@
 # and send what they should, go on with each other's runs, and refuse in one line. Tiny models. Most
 # of the runs are those of the CPU's trainer, in tests/ranks_rows.sh.
 #
-# It compiles the programs itself, both precisions and MPI in them, whatever is built already.
-# RANKS_FP32 and RANKS_BF16 name others, TRAIN_MPI the CPU's trainer with MPI.
+# TRAIN_MPI names another CPU's trainer with MPI.
 #
 #     tests/test_cuda_ranks.sh [NAME...]       all tests, or those that are named
 #     FAULTS=1 tests/test_cuda_ranks.sh        plants all faults, not one of each kind, and runs
@@ -25,57 +24,52 @@ export EMULATOR_DEVICES=8 EMULATOR_TIMEOUT=60    # a GPU for each rank
 export MASTER_ADDR=127.0.0.1
 unset EMULATOR_STREAMS NCCL_HOSTID NCCL_MULTI_RANK_GPU_ENABLE
 
-# ---- the programs ----
+# ---- the programs: of what make has compiled, with two files for MPI and for tiny models ----
 
-# Slices are cut into pieces of 64 elements, so that tiny models send several.
+# A slice is cut into pieces of 64 elements, so that tiny models send several.
 sources() {                                 # sources DIR: a copy of the program's sources
-    mkdir -p "$1" && cp -r dev dataloader.h train_gpt2.cu "$1" &&
+    mkdir -p "$1" && cp -r dev train_gpt2.cu "$1" && ln -s "$PWD/dataloader.h" "$1" &&
         sed -i 's/COMM_LEAST = 1 << 18/COMM_LEAST = 64/' "$1/dev/ranks/ranks.h"
 }
-native=$(mpicxx -march=native -xc++ -E /dev/null > /dev/null 2>&1 && echo -march=native)
-compiler="mpicxx -std=c++17 $native -w -fopenmp -DEMULATOR -DWITH_NCCL -DEMULATOR_MPI
+compiler="mpicxx -std=c++17 -w -fopenmp -DEMULATOR -DWITH_NCCL -DEMULATOR_MPI
           -I$PWD/dev/emulator/include"
-emulated() {                                # emulated PROGRAM SOURCES ARGUMENTS...
-    "$dir/rewrite" "$2/train_gpt2.cu" > "$1.cpp" &&
-        $compiler ${optimized:--O1} -iquote "$2" "$1.cpp" "${@:3}" "$dir/library.a" -o "$1" \
-            2> "$1.said" || rm -f "$1"
+object() {                                  # object OUT.o DIR FILE FLAGS...: the trainer, or FILE.c
+    case $3 in
+        *.c) $compiler "${@:4}" -DTRAINS_ON_GPU -x c++ -c "$2/$3" -o "$1" ;;
+        *) "$build/rewrite" "$2/train_gpt2.cu" > "$1.cpp" &&
+            $compiler "${@:4}" -iquote "$2" -c "$1.cpp" -o "$1" ;;
+    esac
 }
+link() { $compiler "${@:2}" "$dir/mpi.a" "$build/emulated/library.a" -o "$1"; }
 # Plants the faults on stdin, one in EVERY. Each line: a file, and how to break it. For $program in
 # fp32, made of the broken sources, FOUND must be true.
 plant() {                                   # plant EVERY FOUND
-    local file how n=0 every=${FAULTS:-$1}
+    local file how n=0 every=${FAULTS:-$1} broken
     while IFS='|' read -r file how; do
         n=$((n + 1))
         has_its_turn $n "$every" || continue
-        sources "$dir/broken$n"
-        sed -i.sound "$how" "$dir/broken$n/$file"
-        ! cmp -s "$dir/broken$n/$file"{,.sound} || note "it changes nothing: $how"
-        program=$dir/broken$n/program
-        case $file in *.c) file="-DTRAINS_ON_GPU $dir/broken$n/$file" ;; *) file= ;; esac
-        optimized=-O0 emulated "$program" "$dir/broken$n" -DPRECISION_FP32 -x c++ $file -x none
+        broken=$dir/broken$n program=$dir/broken$n/program
+        sources "$broken"
+        sed -i.sound "$how" "$broken/$file"
+        ! cmp -s "$broken/$file"{,.sound} || note "it changes nothing: $how"
+        object "$program.o" "$broken" "$file" -O0 -DPRECISION_FP32
+        case $file in
+            *.c) link "$program" "$program.o" "$dir/fp32.o" ;;
+            *) link "$program" "$program.o" ;;
+        esac
         [ -x "$program" ] || note "it does not compile: $how"
         "$2" || note "unnoticed: $how"
     done
     echo "    one in $every of $n"
 }
-fp32=${RANKS_FP32:-$dir/fp32} bf16=${RANKS_BF16:-$dir/bf16} cpu=$mpi_train
-$cc -O1 dev/emulator/rewrite.c -o "$dir/rewrite" && sources "$dir/sources" || exit 1
-(cd "$dir/sources" && without='/cpu/\|tales' library "$dir/library.a" $compiler -O1 -DTRAINS_ON_GPU \
-    -x c++) || exit 1
-[ -x "$fp32" ] || emulated "$fp32" "$dir/sources" -DPRECISION_FP32 &
-[ -x "$bf16" ] || emulated "$bf16" "$dir/sources" &
-wait
-if [ ! -x "$compare" ]; then
-    compare=$dir/compare
-    $cc -std=gnu11 -O1 tests/compare.c $(trainer_sources) -o "$compare" -lm || exit 1
-fi
-if [ ! -x "$cpu" ]; then
-    cpu=$dir/cpu
-    mpicc -DWITH_MPI -pthread -std=gnu11 -O2 -fopenmp train_gpt2.c $(trainer_sources) -o "$cpu" -lm || exit 1
-fi
-for program in "$fp32" "$bf16"; do
-    [ -x "$program" ] || { echo "FAIL ${tests%% *}: $(head -n 2 "$program.said" | xargs)"; exit 1; }
-done
+fp32=$dir/fp32 bf16=$dir/bf16 cpu=$mpi_train
+make -s "$build"/{rewrite,compare,train_gpt2-mpi} "$build"/emulated/{library.a,train_gpt2cu.o} &&
+    sources "$dir/sources" && object "$dir/comm.o" "$dir/sources" dev/ranks/comm.c -O1 &&
+    object "$dir/comm_nccl.o" "$dir/sources" dev/ranks/comm_nccl.c -O1 &&
+    ar rcs "$dir/mpi.a" "$dir"/comm{,_nccl}.o &&
+    object "$fp32.o" "$dir/sources" train_gpt2.cu -O1 -DPRECISION_FP32 &&
+    link "$fp32" "$fp32.o" && link "$bf16" "$build/emulated/train_gpt2cu.o" ||
+    { echo "FAIL ${tests%% *}: its programs are not built"; exit 1; }
 "$prepare" tales --out "$dir/tales" --tokens 30000 --seed 5 > "$dir/stdout" || exit 1
 
 # ---- one sum, however it is shared out ----
@@ -86,12 +80,12 @@ emulated_ranks_train_what_one_rank_trains() {
     # In whatever order streams run, the numbers are the same: what waits for too little shows where
     # they run late, or at random. Of two programs the products and the orders of sums differ. A
     # batch that grows; and, with --exact-sum, one that does not.
-    local grows="--noise-scale --batch-schedule linear:32,200"
+    local grows="--noise-scale --batch-schedule linear:32,100"
     local two=BATCHWISE_HOSTS=a,a,b,b late=EMULATOR_STREAMS=late random=EMULATOR_STREAMS=random
     rows << ROWS
 cpu_sum     4  four0     1e-5        on=cpu --zero 0
-cpu_rounds  2  rounds    1e-5        on=cpu --outer-every 3
-+passed     4  cpu_sum@3 1e-5        --zero 3
+cpu_rounds  2  rounds    1e-5        on=cpu --outer-every 2
++passed     4  cpu_sum@2 1e-5        --zero 3
 +cpu_noise  2  -         -           on=cpu --zero 0 $grows
 +noise0     2  cpu_noise 1e-5        --zero 0 $grows
 cpu_noise3  2  -         -           on=cpu --zero 3 $grows
@@ -103,7 +97,7 @@ late_noise  2  cpu_noise3 1e-5       $late --zero 3 $grows
 late_half   4  four0     3e-4,other  $late --zero 0 --comm-dtype bf16
 cpu_half    4  late_half 1e-4        --zero 0 --comm-dtype bf16 on=cpu
 +far_half   4  late_half bits        $two $random --zero 0 --comm-dtype bf16
-+late_rounds 2 rounds    bits        $late --outer-every 3
++late_rounds 2 rounds    bits        $late --outer-every 2
 late2       2  one       2e-7        $late --zero 2
 +random2    2  late2     bits        $random --zero 2
 late3       4  four3     bits        $late --zero 3 --recompute block
@@ -134,12 +128,12 @@ b1          2  b_one     1e-3
 b3          2  b1        1e-5        EMULATOR_STREAMS=random BATCHWISE_HOSTS=a,b --zero 3
 +b0         2  b1        1e-5        --zero 0
 +b2         4  b_one     1e-3        --zero 2
-+b1_        2  b1@3      bits
-+b3_        3  b3@3      -           --batch-tokens 48
++b1_        2  b1@2      bits
++b3_        3  b3@2      -           --batch-tokens 48
 +b_exact    1  -         -           --exact-sum
 +b_exact4   4  b_exact   bits        --exact-sum
-+b_rounds   2  -         -           --outer-every 3
-+b_rounds_  2  b_rounds@3 bits
++b_rounds   2  -         -           --outer-every 2
++b_rounds_  2  b_rounds@2 bits
 +b1_late    2  b1        bits        EMULATOR_STREAMS=late
 +b3_late    2  b3        bits        EMULATOR_STREAMS=late --zero 3
 +b_theirs   2  b1        bits        --comm nccl
@@ -165,10 +159,10 @@ emulated_ranks_share_layers() {
     # A layer's terms, their sum and its gradient's are rounded to bf16 each: 2^-9 of them, at most.
     rows << ROWS
 random      4  whole     2e-6        EMULATOR_STREAMS=random --recompute block --tensor-parallel 4
-+random_    4  random@3  bits
++random_    4  random@2  bits
 cpu_share   4  random    2e-6        on=cpu --tensor-parallel 4
 +share4_    4  share4    bits        EMULATOR_STREAMS=random --tensor-parallel 4
-+passed     2  cpu_share@3 2e-6      --tensor-parallel 2
++passed     2  cpu_share@2 2e-6      --tensor-parallel 2
 +theirs     4  group1    2e-6        --tensor-parallel 2 --comm nccl
 b_slope     1  -         -           on=bf16 $gradient --channels 64
 b_slope4    4  b_slope   2e-3        on=bf16 $gradient --channels 64 --tensor-parallel 4
