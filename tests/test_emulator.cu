@@ -542,30 +542,6 @@ TEST(a_capture_refuses_to_wait) {
     CHECK_MSG(zero[0] == 0, "a refused capture ran");
 }
 
-// What is allowed: other streams, and an event for the capture alone.
-TEST(a_capture_leaves_others_alone) {
-    int zero[2] = { 0, 0 }, *gpu = upload(zero, 2);
-    Stream stream, other;
-    Event event;
-    cudaGraph_t graph;
-    const cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal;
-    FAILS(cudaStreamEndCapture(stream, &graph), cudaErrorIllegalState);
-    FAILS(cudaStreamBeginCapture(NULL, mode), cudaErrorStreamCaptureUnsupported);
-    OK(cudaStreamBeginCapture(stream, mode));
-    FAILS(cudaStreamBeginCapture(stream, mode), cudaErrorIllegalState);
-    write_kernel<<<1, 1, 0, stream>>>(gpu, 3);
-    write_kernel<<<1, 1, 0, other>>>(gpu + 1, 4);
-    OK(cudaStreamSynchronize(other));
-    OK(cudaEventRecord(event, stream));
-    OK(cudaStreamEndCapture(stream, &graph));
-    FAILS(cudaEventSynchronize(event), cudaErrorCapturedEvent);
-    OK(cudaEventRecord(event, stream));
-    OK(cudaEventSynchronize(event));
-    OK(cudaGraphDestroy(graph));
-    download(zero, gpu, 2);
-    CHECK_MSG(zero[0] == 0 && zero[1] == 4, "%d and %d", zero[0], zero[1]);
-}
-
 // ---- what only the emulator does ----
 
 #ifdef EMULATOR
