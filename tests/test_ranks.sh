@@ -292,20 +292,20 @@ evaluated() {                               # evaluated RUN
 }
 written() { shown | sed -n '/^--- the model writes/,/^---$/p'; }
 wide="--data $dir/tales --seq-len 256 --micro-batch 2 --layers 2 --channels 20 --heads 2 --steps 2"
-look="$wide --batch-tokens 3072 --eval-tokens 5000 --sample-every 2 --max-new 40 --lr 1e-3
+look="$wide --batch-tokens 3072 --eval-tokens 5000 --sample-every 2 --max-new 300 --lr 1e-3
       --hellaswag tests/fixtures/hellaswag.jsonl"             # tales lie whole in 256 tokens
 good 1 $look --out "$dir/look"
 written > "$dir/text"
 evaluated look > "$dir/evaluated"
 same "numbers of an evaluation" "$(grep -c '[0-9]' "$dir/evaluated")" 5
 same "texts" "$(grep -c '^--- the model writes' "$dir/text")" 1
-for shape in "2 0" "3 3"; do
-    read -r ranks stage <<< "$shape"
-    good $ranks $look --zero $stage --out "$dir/look$ranks"
-    written | cmp -s "$dir/text" || note "$ranks ranks, stage $stage: another text"
+for shape in "2 --zero 0" "3 --zero 3" "4 --tensor-parallel 2"; do
+    read -r ranks flags <<< "$shape"
+    good $ranks $look $flags --out "$dir/look$ranks"
+    written | cmp -s "$dir/text" || note "$ranks ranks, $flags: another text"
     paste "$dir/evaluated" <(evaluated look$ranks) > "$dir/both"
     while read -r alone shared; do
-        near "evaluated on $ranks ranks, stage $stage" "$shared" "$alone" 1e-6
+        near "evaluated on $ranks ranks, $flags" "$shared" "$alone" 2e-6
     done < "$dir/both"
 done
 end evaluations_and_samples_do_not_depend_on_ranks
