@@ -6,22 +6,11 @@
 #     EMULATED=./train_gpt2cu tests/test_cuda.sh       the same on a GPU, without the planted faults
 #     FAULTS=1 tests/test_cuda.sh                      plants them all, not one in sixty
 . "$(dirname "$0")/tools.sh"
+. tests/ranks_rows.sh                       # apart, same_files
 set -u
 
-same_run() {                                # the newest checkpoints of two runs, bit for bit
-    for file in model.safetensors optimizer.safetensors; do
-        cmp -s "$1/latest/$file" "$2/latest/$file" || note "$1 and $2 differ in $file"
-    done
-}
-logged() {                                  # logged KEY RUN: the number of each step, and its value
-    sed -n 's/^{"event":"step","step":\([0-9]*\),.*"'"$1"'":\([^,]*\),.*/\1 \2/p' "$2/log.jsonl"
-}
-close() {                                   # close RUN RUN PART STEPS [KEY]: losses of all steps
-    logged "${5:-loss}" "$1" > "$dir/a"; logged "${5:-loss}" "$2" > "$dir/b"
-    join "$dir/a" "$dir/b" 2> /dev/null | awk -v part="$3" -v steps="$4" '
-        { d = ($2 - $3) / $3; if (d < 0) d = -d; if (d > most) most = d; n++ }
-        END { if (n != steps || !(most <= part)) { print n + 0 " steps, apart by " most; exit 1 } }
-    ' > "$dir/said" || note "${5:-loss} of $1 and $2: $(cat "$dir/said")"
+close() {                                   # close RUN RUN PART [KEY]: losses of all steps
+    within "${4:-loss} of $1 and $2" "$(apart "${4:-loss}" "$1" "$2")" "$3"
 }
 
 if [ ! -x "$emulated" ]; then
@@ -37,7 +26,7 @@ else
     # In bf16 a loss moves by what its logits do, 2^-8 of them; over 4 updates by some times that.
     part=2e-2
     grep -q ': fp32;' "$dir/stdout" && part=1e-4
-    close "$dir/cpu" "$dir/gpu" $part 4
+    close cpu gpu $part
     end the_twins_have_the_same_losses
 
     for first in train emulated; do
@@ -45,30 +34,25 @@ else
         works "${!first}" $whole --steps 2 --out "$dir/$first"
         [ $first = train ] || cp -r "$dir/$first" "$dir/cut"
         works "${!second}" --resume --steps 4 --out "$dir/$first"
-        close "$dir/cpu" "$dir/$first" $part 4
+        close cpu $first $part
     done
     end the_twins_go_on_with_each_others_runs
 
     works "$emulated" --resume --steps 4 --recompute block --threads 1 --out "$dir/cut"
-    same_run "$dir/gpu" "$dir/cut"
+    same_files gpu cut
     end a_resumed_run_has_the_bits_of_a_straight_one
 
     # Plain SGD, averaged weights and the loss on training tokens.
     flags="--optimizer sgd --average-tokens 500 --eval-train"
     works "$train" $whole $flags --out "$dir/cpu-average"
     works "$emulated" $whole $flags --out "$dir/gpu-average"
-    close "$dir/cpu-average" "$dir/gpu-average" $part 4
+    close cpu-average gpu-average $part
     for key in val_loss val_loss_average train_eval_loss; do
-        near "$key" "$(values eval $key "$dir/gpu-average" | tail -n 1)" \
-            "$(values eval $key "$dir/cpu-average" | tail -n 1)" $part
+        near "$key" "$(last eval $key gpu-average)" "$(last eval $key cpu-average)" $part
     done
     works "$emulated" $whole $flags --steps 2 --out "$dir/sgd-again"
     works "$emulated" --resume --steps 4 --out "$dir/sgd-again"
-    for file in model average; do
-        cmp -s "$dir/gpu-average/latest/$file.safetensors" \
-            "$dir/sgd-again/latest/$file.safetensors" ||
-            note "a resumed run has another $file"
-    done
+    same_files gpu-average sgd-again
     end the_twins_average_and_know_sgd
 
     # A small gradient's squared length is off by about as much as the gradient: by some 2^-8 in
@@ -79,27 +63,26 @@ else
     grep -q '^noise  *batch 256 tokens, noise scale [0-9]' "$dir/stdout" ||
         note "no word on the noise"
     for key in loss noise_g2 noise_s noise_scale; do
-        close "$dir/cpu-noise" "$dir/gpu-noise" $part 4 $key
+        close cpu-noise gpu-noise $part $key
     done
     # Adam's metric, from update 21 on, weighs most what is small, and rounded most: 2.7% measured.
     for twin in train emulated; do
         works "${!twin}" $small --layers 1 --heads 1 --batch-tokens 32 --micro-batch 1 \
             --noise-scale --steps 22 --out "$dir/$twin-adam"
     done
-    close "$dir/train-adam" "$dir/emulated-adam" "$(awk "BEGIN { print 3 * $part }")" 2 noise_s_adam
+    close train-adam emulated-adam "$(awk "BEGIN { print 3 * $part }")" noise_s_adam
     for key in batch_tokens lr noise_small_batch noise_smalls; do
-        close "$dir/cpu-noise" "$dir/gpu-noise" 0 4 $key
+        close cpu-noise gpu-noise 0 $key
     done
-    bytes='s/.*"bytes_grads":\([0-9]*\),.*/\1/p'
-    [ "$(sed -n "$bytes" "$dir/gpu-noise/log.jsonl")" = \
-      $((2 * $(sed -n "$bytes" "$dir/gpu/log.jsonl"))) ] || note "gradients kept apart do not count"
+    same "bytes of gradients kept apart" "$(last start bytes_grads gpu-noise)" \
+        $((2 * $(last start bytes_grads gpu)))
     end the_twins_measure_the_same_noise
 
     # Launch by launch; and with a graph, where a copy or a kernel comes as late as it may.
     works env BATCHWISE_GRAPH=off "$emulated" $whole --out "$dir/launched"
-    same_run "$dir/gpu" "$dir/launched"
+    same_files gpu launched
     works env EMULATOR_STREAMS=late "$emulated" $whole --out "$dir/late"
-    same_run "$dir/gpu" "$dir/late"
+    same_files gpu late
     end a_graph_changes_no_bit_of_a_run
 
     for i in 1 2; do
