@@ -86,7 +86,7 @@ rows() {                                    # a table on stdin, a row a line; `+
         [[ $line = +* && -z ${FAULTS:-} ]] || row ${line#+}
     done
 }
-some() { sed -E "/^($1) / ! s/^\+?/+/"; }      # some NAME|NAME...: of a table; the others for FAULTS=1
+some() { sed -E "/^($1) / ! s/^\+?/+/"; }   # some NAME|NAME...: of a table; FAULTS=1: the others
 
 # A tiny model, whose slices are not alike, and 4 micro-batches for 1, 2 and 4 ranks. At a higher
 # learning rate what two runs differ by would grow from update to update, whatever it was.

@@ -245,8 +245,8 @@ build() {
         *.c) ;;
         *) "$build/rewrite" "$1/tests/test_gpt2.cu" > "$1/test.cpp" && sources=$1/test.cpp ;;
     esac
-    "$cxx" -std=c++17 -O0 -w -DEMULATOR -DWITH_NCCL -Idev/emulator/include $sources $reference -o "$1/test" \
-        -lm -fopenmp
+    "$cxx" -std=c++17 -O0 -w -DEMULATOR -DWITH_NCCL -Idev/emulator/include $sources $reference \
+        -o "$1/test" -lm -fopenmp
 }
 
 # plant NUMBER TEST FILE SED: says what went unnoticed.

@@ -774,10 +774,10 @@ TEST(buckets) {
     c_model_close(c);
 }
 
-// An optimizer alone: both sides get the same gradients, whose norm two ranks have parts of. They
-// are clipped to 0.7 of it; one time there is no limit, and one time the limit is twice the norm. At
-// last come gradients that are not finite, which change nothing. Masters and moments are fp32 in
-// every build.
+// An optimizer alone: both sides get the same gradients, whose norm two ranks have parts of. First
+// there is no limit on the norm, then one of twice the norm, then of 0.7 of it, which clips. At last
+// come gradients that are not finite, which change nothing. Masters and moments are fp32 in every
+// build.
 static void check_updates(Optimizer optimizer, int steps, double bound) {
     Models t;
     Array<double> ranks(2 * sizeof(Totals) / sizeof(double));

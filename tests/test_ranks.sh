@@ -131,6 +131,8 @@ stage_is "ZeRO stage 3" "resumed --zero 3"
 good 1 $tiny --steps 1 --out "$dir/stage" --overwrite
 good 2 --resume --steps 2 --out "$dir/stage"
 stage_is "ZeRO stage 1" "one rank's run on two"
+good 2 --resume --steps 3 --out "$dir/stage" --outer-every 1
+stage_is DiLoCo "resumed with --outer-every"
 end several_ranks_share_the_moments
 
 # ---- memory and traffic ----
@@ -343,7 +345,8 @@ end collectives_between_1_2_3_and_4_ranks
 # Ranks on several machines, by name; and how many make up the first of two levels. Where ranks do
 # not follow one another, or machines have 3 or unequally many, there is one level. In each case
 # every sum has the bits of one tree.
-for shape in "a,a,b,b,c,c 2" ${FAULTS:+"a,a,a,a,b,b,b,b 4"} "a,b,a,b 4" "a,a,a,b,b,b 6" "a,a,b 3"; do
+for shape in "a,a,b,b,c,c 2" "a,b,a,b 4" "a,a,a,b,b,b 6" "a,a,b 3" \
+        ${FAULTS:+"a,a,a,a,b,b,b,b 4"}; do
     read -r hosts near <<< "$shape"
     BATCHWISE_HOSTS=$hosts collectives $(tr , '\n' <<< "$hosts" | wc -l) $near
 done

@@ -24,9 +24,9 @@ absolute() {                                # absolute VARIABLE...: their paths,
 }
 
 trainer_sources() { ls dev/{base,cpu,data,files,model,plan,ranks,train}/*.c; }     # what a trainer links
-# library OUT.a COMPILER FLAGS...: these, compiled so; without=PATTERN: but for these files.
+# library OUT.a COMPILER FLAGS...: these, compiled so.
 library() {
-    local files=$(trainer_sources | grep -v "${without:-^$}" | sed "s|^|$PWD/|")
+    local files=$(trainer_sources | sed "s|^|$PWD/|")
     mkdir -p "$1.d" && (cd "$1.d" && "${@:2}" -c $files && ar rcs "$1" *.o)
 }
 
