@@ -353,7 +353,6 @@ static const Row rules[] = {
     { "--data d --steps 5 --tokens 5", "!--tokens: |one or the other" },
     { "--data d --target-loss 1.5", "!--lr-schedule: |--tokens N" },
     { "--data d --tf32", "!--tf32: |train_gpt2cu" },
-    { "--data d --comm nccl", "!--comm: needs a GPU|train_gpt2cu" },
     { "--data d --recompute block", "!--recompute: |train_gpt2cu" },
 };
 
@@ -374,6 +373,7 @@ TEST(flags_of_other_programs) {
         { "--compile", "!--compile: unknown flag; there is none: make has compiled everything" },
         { "--tune off", "!--tune: unknown flag; it is gone; leave it out: cuBLASLt's|as fast" },
         { "--batch-beta2 fixed", "!--batch-beta2: unknown flag; it is gone; --beta2 keeps its" },
+        { "--comm own", "!--comm: unknown flag; it is gone; gradients are summed in a fixed order" },
         { "--export-dtype fp16", "!--export-dtype: unknown flag; it is gone; --export|-f16.gguf" },
         { "--graph off", "!--graph: unknown flag; it is gone; BATCHWISE_GRAPH=off" },
         { "--hellaswag-every 5", "!--hellaswag-every: unknown flag; it is gone; --hellaswag FILE" },
@@ -432,8 +432,8 @@ TEST(rules_between_flags) {
 TEST(a_resumed_run) {
     static const Row rows[] = {
         { "{\"data\":\"d\",\"seed\":7,\"recompute\":\"block\",\"tf32\":true,\"tune\":\"again\","
-          "\"graph\":\"off\",\"comm\":\"nccl\",\"steps\":9}", "data=\"d\" seed=7 steps=9 "
-          "recompute=\"none\" tf32=false comm=\"own\"" },
+          "\"graph\":\"off\",\"steps\":9}", "data=\"d\" seed=7 steps=9 "
+          "recompute=\"none\" tf32=false" },
         { "{\"data\":\"d\",\"plan\":true,\"plan_search\":true,\"plan_gpu\":\"h100,8\"}",
           "plan=false plan_search=false plan_gpu=null" },
         { "{\"data\":true}", "!state.json: |--data " },

@@ -334,7 +334,7 @@ TEST(tensor_parallel_by_hand) {
     PlanFacts f = facts_of("d12", "h100@400,4,100GB/s+1us:2+10GB/s+5us");
     f.tensor = f.shape.workers = 2;
     f.batch_tokens = 2 * 2 * 16 * 1024;          // 2 micro-batches a group
-    f.own = f.in_turn = true;
+    f.in_turn = true;
     RunPlan p = plan_estimate(&f);
     double sum = 16.0*1024*768 * 2, xent = 12.0*16*1024;
     NEAR(plan_tensor_bytes(&f), 50*sum + xent, 1e-12);
@@ -389,7 +389,6 @@ TEST(plans_are_readable) {
             f.noise_scale = k == 0 ? 31000 : 0;
             f.batch_tokens *= 2;
             f.shape.recompute = k % 2;
-            f.own = k % 3 == 0;
             f.tensor = f.machine.count % 2 == 0 && k / 3 % 2 ? 2 : 1;
             f.shape.workers = f.machine.count / f.tensor;
             f.machine.adam_seconds = k % 4 == 1 ? 5e-10 : 0;

@@ -377,7 +377,7 @@ PlanNetwork plan_network(const PlanMachine *m, double n, double stride, bool own
 // Seconds in which each of n ranks exchanges `bytes` in `messages`.
 static double plan_exchange_seconds(const PlanFacts *f, double n, double stride, double bytes,
                                     double messages) {
-    PlanNetwork w = plan_network(&f->machine, n, stride, f->own);
+    PlanNetwork w = plan_network(&f->machine, n, stride, true);
     return plan_best_seconds(bytes, n, messages, &w);
 }
 

@@ -152,7 +152,6 @@ struct PlanFacts {
     const char *precision;         // "fp32" or "bf16"
     double grad_bytes, param_bytes;    // per element in a message
     bool in_turn;                  // --no-overlap
-    bool own;                      // --comm own
     bool may_recompute;            // the trainer supports --recompute
     PlanMachine machine;
     PlanCount *count;

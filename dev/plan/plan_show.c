@@ -189,7 +189,7 @@ static void plan_show_ways(FILE *out, const PlanFacts *f, const RunPlan *p) {
     static const char *const names[] = { ", ring", ", tree", ", two levels", ", directly" };
     const PlanMachine *m = &f->machine;
     double n = f->shape.workers, messages = plan_messages(f, p->micro_batches), grads, params;
-    PlanNetwork w = plan_network(m, n, f->tensor, f->own);
+    PlanNetwork w = plan_network(m, n, f->tensor, true);
     if (w.G == n) return;
     plan_traffic(&grads, &params, f, p->micro_batches);
     double bytes = (grads + params) * n / (n - 1.0);
@@ -203,7 +203,7 @@ static void plan_show_ways(FILE *out, const PlanFacts *f, const RunPlan *p) {
         fprintf(out, "%s %s%s", names[way] + (way == 0 ? 2 : 0), plan_time(seconds).text,
                 way == (int)taken ? "*" : "");
     }
-    fprintf(out, "\n          * %s", f->own ? "as --comm own sends" : "the best for --comm nccl");
+    fprintf(out, "\n          * as this program sends");
 }
 
 static void plan_show_traffic(FILE *out, const PlanFacts *f, const RunPlan *p) {

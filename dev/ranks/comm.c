@@ -49,6 +49,9 @@ int comm_blocks(int multiprocessors) {
 #if defined(WITH_MPI) || defined(WITH_NCCL)
 // ---- pieces: what is under way of a collective ----
 
+// Piece k of a collective: elements at ... at+most-1 of every slice.
+typedef struct { size_t k, at, most; } Piece;
+
 // The size of a collective's pieces.
 static size_t piece_size(const Comm *c, size_t count) {
     size_t size = comm_slice(count, 0, c->size).count / COMM_PIECES / 64 * 64;
@@ -62,12 +65,13 @@ static Piece piece_at(const Comm *c, const CommOp *op, size_t k) {
     return p;
 }
 
-size_t piece_count(const Comm *c, const CommOp *op) {
+static size_t piece_count(const Comm *c, const CommOp *op) {
     size_t size = piece_size(c, op->count);
     return (comm_slice(op->count, 0, c->size).count + size - 1) / size;
 }
 
-size_t piece_of(const Comm *c, const CommOp *op, Piece p, int r) {
+// Elements of piece p in rank r's slice.
+static size_t piece_of(const Comm *c, const CommOp *op, Piece p, int r) {
     size_t count = comm_slice(op->count, r, c->size).count, left = p.at < count ? count - p.at : 0;
     return left < p.most ? left : p.most;
 }
@@ -93,7 +97,8 @@ static int rank_on(const Comm *c, int m, int index) { return m*c->near.size + in
 
 // ---- reduce-scatter ----
 
-bool scatter_narrows(const CommOp *op) {
+// Whether floats must be narrowed to bf16 before they are sent. Buffers of bf16 travel as they are.
+static bool scatter_narrows(const CommOp *op) {
     return op->type == COMM_BF16 && op->bytes == sizeof(float);
 }
 
@@ -190,7 +195,8 @@ static void run_reduce_scatter(Comm *c, const CommOp *op) {
 
 // ---- all-gather ----
 
-char *gathered(const Comm *c, const CommOp *op, Piece p, int r) {
+// Where rank r's slice arrives: in its place, or to be widened from bf16.
+static char *gathered(const Comm *c, const CommOp *op, Piece p, int r) {
     if (op->type == COMM_BF16) return slot_in(c, p, r);
     return (char *)op->out + (comm_slice(op->count, r, c->size).begin + p.at)*op->bytes;
 }
@@ -286,7 +292,6 @@ static void run_fetch(Comm *c, const CommOp *op) {
 }
 
 void comm_run(Comm *c, const CommOp *op) {
-    if (c->plain && comm_run_plain(c, op)) return;
     switch (op->kind) {
         case OP_REDUCE_SCATTER: run_reduce_scatter(c, op); break;
         case OP_ALL_GATHER:     run_all_gather(c, op); break;
@@ -468,9 +473,6 @@ void comm_group(Comm *c, Comm *whole, int size, int stride) {
         c->local_rank += here && r < c->rank;
     }
     comm_find_levels(c);
-#if defined(WITH_NCCL)
-    comm_group_open(c);
-#endif
 }
 
 // ---- the backend ----

@@ -97,11 +97,6 @@ void comm_widen(Comm *c, float *out, const uint16_t *x, size_t n) {
     bf16_widen_all(out, x, n);
 }
 
-bool comm_run_plain(Comm *c, const CommOp *op) {     // --comm nccl needs a GPU
-    (void)c, (void)op;
-    return false;
-}
-
 // ---- the queue, between the caller and the thread ----
 
 Ticket comm_queue(Comm *c, CommOp op) {

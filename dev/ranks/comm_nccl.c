@@ -25,8 +25,7 @@
 // NCCL's functions, loaded when a run has several ranks: a run on one GPU needs no NCCL.
 #define NCCL_FUNCTIONS(X) \
     X(GetUniqueId) X(CommInitRankConfig) X(CommDestroy) X(GetErrorString) X(GetLastError) \
-    X(GroupStart) X(GroupEnd) X(Send) X(Recv) X(ReduceScatter) X(AllGather) X(Reduce) \
-    X(Broadcast) X(CommSplit)
+    X(GroupStart) X(GroupEnd) X(Send) X(Recv)
 
 typedef struct {
 #define X(name) decltype(&nccl##name) name;
@@ -34,15 +33,11 @@ typedef struct {
 #undef X
 } Nccl;
 
-enum { COMM_PARTS = 2 };                   // a tensor group and a data group
-
 // The rings of events are indexed by ticket - 1, or by the number of the wait, modulo COMM_QUEUE.
 struct CommBackend {
     Nccl nccl;
     ncclUniqueId id;                       // NCCL's id of this run
     ncclComm_t peers;                      // all ranks
-    ncclComm_t parts[COMM_PARTS];          // groups, for --comm nccl
-    int n_parts;
     cudaStream_t sums, messages;
     cudaEvent_t ready;                     // recorded after the computation so far
     cudaEvent_t prepared;                  // recorded after the sums so far
@@ -115,127 +110,6 @@ void comm_narrow(Comm *c, uint16_t *out, const float *x, size_t n) {
 
 void comm_widen(Comm *c, float *out, const uint16_t *x, size_t n) {
     gpu_widen(out, x, n, c->backend->sums);
-}
-
-// ---- --comm nccl: NCCL's own collectives ----
-//
-// These take slices that are all alike. Where the last slices are shorter, a group of reductions to
-// one rank each does the same, or of broadcasts. In bf16 NCCL also rounds partial sums to bf16.
-
-static bool slices_alike(const Comm *c, size_t count) {
-    return comm_slice(count, 0, c->size).count * (size_t)c->size == count;
-}
-
-// Elements of a slice that fit in the buffers for bf16, if slices lie one after the other there.
-static size_t plain_piece(const Comm *c) { return COMM_BUFFERS * c->piece; }
-
-static void plain_count(Comm *c, const CommOp *op, size_t bytes) {
-    size_t own = comm_slice(op->count, c->rank, c->size).count;
-    comm_whole(c)->counters.bytes_sent += bytes * (op->count - own);
-}
-
-// Of floats, or of bf16 in their place (comm_all_reduce_bf16).
-static void plain_reduce_scatter_as_is(Comm *c, const CommOp *op) {
-    CommBackend *b = c->backend;
-    ncclDataType_t type = op->bytes == sizeof(float) ? ncclFloat : ncclBfloat16;
-    Slice own = comm_slice(op->count, c->rank, c->size);
-    const char *in = (const char *)op->in;
-    char *sum = (char *)op->in + own.begin*op->bytes;
-    const void *term = sum;
-    comm_begin(c, 0);
-    if (slices_alike(c, op->count))
-        NCCL_CHECK(b, ReduceScatter(in, sum, own.count, type, ncclSum, c->peers, b->messages));
-    for (int r = 0; r < c->size && !slices_alike(c, op->count); r++) {
-        Slice s = comm_slice(op->count, r, c->size);
-        if (s.count > 0)
-            NCCL_CHECK(b, Reduce(in + s.begin*op->bytes, r == c->rank ? sum : NULL, s.count, type,
-                                 ncclSum, r, c->peers, b->messages));
-    }
-    comm_end(c, 0);
-    comm_arrived(c, 0);
-    if (sum != op->out || op->scale != 1.0f || op->mode == COMM_ADD)
-        comm_sum_terms(c, (float *)op->out, &term, 1, op->scale, COMM_FP32, op->mode, own.count);
-}
-
-static void plain_reduce_scatter_bf16(Comm *c, const CommOp *op) {
-    CommBackend *b = c->backend;
-    uint16_t *narrow = (uint16_t *)c->scratch_out;
-    const void *term = c->scratch_in;
-    size_t first = comm_slice(op->count, 0, c->size).count, n;
-    for (size_t at = 0; at < first; at += n) {
-        Piece p = { 0, at, n = first - at < plain_piece(c) ? first - at : plain_piece(c) };
-        for (int r = 0; r < c->size; r++)
-            comm_narrow(c, narrow + (size_t)r*n, (const float *)op->in + at
-                                                 + comm_slice(op->count, r, c->size).begin,
-                        piece_of(c, op, p, r));
-        comm_begin(c, 0);
-        NCCL_CHECK(b, ReduceScatter(narrow, c->scratch_in, n, ncclBfloat16, ncclSum, c->peers,
-                                    b->messages));
-        comm_end(c, 0);
-        comm_arrived(c, 0);
-        comm_sum_terms(c, (float *)op->out + at, &term, 1, op->scale, COMM_BF16, op->mode,
-                       piece_of(c, op, p, c->rank));
-    }
-}
-
-static void plain_reduce_scatter(Comm *c, const CommOp *op) {
-    plain_count(c, op, op->type == COMM_BF16 ? sizeof(uint16_t) : sizeof(float));
-    if (scatter_narrows(op)) plain_reduce_scatter_bf16(c, op);
-    else plain_reduce_scatter_as_is(c, op);
-}
-
-// Floats that are sent as bf16.
-static void plain_all_gather_bf16(Comm *c, const CommOp *op) {
-    CommBackend *b = c->backend;
-    float *data = (float *)op->out;
-    size_t first = comm_slice(op->count, 0, c->size).count, n;
-    for (size_t at = 0; at < first; at += n) {
-        Piece p = { 0, at, n = first - at < plain_piece(c) ? first - at : plain_piece(c) };
-        comm_narrow(c, (uint16_t *)c->scratch_out,
-                    data + comm_slice(op->count, c->rank, c->size).begin + at,
-                    piece_of(c, op, p, c->rank));
-        comm_begin(c, 0);
-        NCCL_CHECK(b, AllGather(c->scratch_out, c->scratch_in, n, ncclBfloat16, c->peers,
-                                b->messages));
-        comm_end(c, 0);
-        comm_arrived(c, 0);
-        for (int r = 0; r < c->size; r++)
-            comm_widen(c, data + comm_slice(op->count, r, c->size).begin + at,
-                       (uint16_t *)c->scratch_in + (size_t)r*n, piece_of(c, op, p, r));
-    }
-}
-
-static void plain_all_gather(Comm *c, const CommOp *op) {
-    CommBackend *b = c->backend;
-    char *data = (char *)op->out;
-    Slice own = comm_slice(op->count, c->rank, c->size);
-    char *place = data + own.begin*op->bytes;
-    plain_count(c, op, op->bytes);
-    if (op->type == COMM_BF16) {
-        plain_all_gather_bf16(c, op);
-        return;
-    }
-    comm_copy(c, place, op->in, own.count*op->bytes);
-    comm_begin(c, 0);
-    if (slices_alike(c, op->count))
-        NCCL_CHECK(b, AllGather(place, data, own.count*op->bytes, ncclUint8, c->peers,
-                                b->messages));
-    for (int r = 0; r < c->size && !slices_alike(c, op->count); r++) {
-        Slice s = comm_slice(op->count, r, c->size);
-        char *whose = data + s.begin*op->bytes;
-        if (s.count > 0)
-            NCCL_CHECK(b, Broadcast(whose, whose, s.count*op->bytes, ncclUint8, r, c->peers,
-                                    b->messages));
-    }
-    comm_end(c, 0);
-    comm_arrived(c, 0);
-}
-
-bool comm_run_plain(Comm *c, const CommOp *op) {
-    if (op->kind == OP_REDUCE_SCATTER) plain_reduce_scatter(c, op);
-    else if (op->kind == OP_ALL_GATHER) plain_all_gather(c, op);
-    else return false;
-    return true;
 }
 
 // ---- time ----
@@ -387,7 +261,6 @@ void comm_open_gpu(Comm *c, cudaStream_t compute) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     if (c->blocks > 0) config.maxCTAs = c->blocks;
     NCCL_CHECK(b, CommInitRankConfig(&b->peers, c->size, b->id, c->rank, &config));
-    c->peers = b->peers;
     c->piece = COMM_SCRATCH / sizeof(float) / COMM_BUFFERS / (size_t)c->size / 64 * 64;
     COMM_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
     COMM_CUDA(cudaStreamCreateWithPriority(&b->sums, cudaStreamNonBlocking, greatest));
@@ -405,15 +278,6 @@ void comm_open_gpu(Comm *c, cudaStream_t compute) {
     comm_find_neighbours(c);
 }
 
-// NCCL's own collectives need a communicator for each group; messages use that of all ranks.
-void comm_group_open(Comm *c) {
-    CommBackend *b = c->backend;
-    if (!c->plain || c->size == 1 || c->size == c->whole->size) return;
-    assert(b->n_parts < COMM_PARTS);
-    NCCL_CHECK(b, CommSplit(b->peers, c->members.first, c->rank, &c->peers, NULL));
-    b->parts[b->n_parts++] = c->peers;
-}
-
 void comm_close(Comm *c) {
     CommBackend *b = c->backend;
     if (c->size == 1) return;
@@ -428,7 +292,6 @@ void comm_close(Comm *c) {
     COMM_CUDA(cudaFree(c->scratch_in));
     COMM_CUDA(cudaFree(c->scratch_out));
     COMM_CUDA(cudaFree(b->small));
-    for (int i = 0; i < b->n_parts; i++) NCCL_CHECK(b, CommDestroy(b->parts[i]));
     NCCL_CHECK(b, CommDestroy(b->peers));
     COMM_CUDA(cudaStreamDestroy(b->sums));
     COMM_CUDA(cudaStreamDestroy(b->messages));

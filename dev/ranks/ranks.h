@@ -216,11 +216,9 @@ struct Comm {
     char *scratch_in;                      // (COMM_BUFFERS,size,piece) floats, on the device
     char *scratch_out;                     // (COMM_BUFFERS,size,piece) bf16, on the device
     Heartbeat heartbeat;
-    bool plain;                            // NCCL's own collectives, in whatever order they sum
 #if defined(COMM_ON_GPU)
     cudaStream_t compute;                  // the stream that the caller computes on
     int blocks;                            // multiprocessors left to messages; 0: NCCL decides
-    struct ncclComm *peers;                // NCCL's communicator of these ranks
 #endif
     CommBackend *backend;                  // NULL: one rank alone
 };
@@ -261,11 +259,6 @@ int comm_blocks(int multiprocessors);
 void comm_open_gpu(Comm *c, cudaStream_t compute);
 #endif
 
-#if defined(WITH_NCCL)
-// With --comm nccl, the rest of comm_group.
-void comm_group_open(Comm *c);
-#endif
-
 // Waits until all ranks call it, then disconnects them and frees what comm_open took.
 void comm_close(Comm *c);
 
@@ -304,31 +297,6 @@ void comm_sum_terms(Comm *c, float *out, const void *const *x, int terms, float 
 void comm_narrow(Comm *c, uint16_t *out, const float *x, size_t n);
 void comm_widen(Comm *c, float *out, const uint16_t *x, size_t n);
 
-// ---- pieces: what is under way of a collective ----
-
-// Piece k of a collective: elements at ... at+most-1 of every slice.
-typedef struct { size_t k, at, most; } Piece;
-
-size_t piece_count(const Comm *c, const CommOp *op);
-
-// Elements of piece p in rank r's slice.
-size_t piece_of(const Comm *c, const CommOp *op, Piece p, int r);
-
-// ---- reduce-scatter ----
-
-// Whether floats must be narrowed to bf16 before they are sent. Buffers of bf16 travel as they are.
-bool scatter_narrows(const CommOp *op);
-
-// ---- all-gather ----
-
-// Where rank r's slice arrives: in its place, or to be widened from bf16.
-char *gathered(const Comm *c, const CommOp *op, Piece p, int r);
-
-// ---- the other collectives, as messages from each rank to each other rank ----
-
-// --comm nccl: carries out a collective by NCCL's own; false if it is to be done as above.
-bool comm_run_plain(Comm *c, const CommOp *op);
-
 // Carries out one collective.
 void comm_run(Comm *c, const CommOp *op);
 #endif
@@ -336,8 +304,7 @@ void comm_run(Comm *c, const CommOp *op);
 // ---- the collectives that a trainer calls: each is queued and returns a ticket ----
 
 // Reduce-scatter. With s = this rank's slice of count: out (s.count) = scale * the sum over all
-// ranks of in[s.begin ...]; COMM_ADD: out += that. in (count); `out` may be in + s.begin. With
-// --comm nccl, the sum overwrites in[s.begin ...] too.
+// ranks of in[s.begin ...]; COMM_ADD: out += that. in (count); `out` may be in + s.begin.
 Ticket comm_reduce_scatter(Comm *c, float *out, const float *in, size_t count, float scale,
                            CommType type, CommMode mode);
 

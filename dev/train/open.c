@@ -391,7 +391,6 @@ bool run_start(Run *r, Model *model, Machine *machine, int argc, char **argv) {
     }
     if (!r->o.plan) open_ranks(r);
     if (r->o.resume) restore_options(r);
-    r->comm.plain = r->o.comm != 0;
     threads_begin(r->o.threads);
     return true;
 }

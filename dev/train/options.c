@@ -138,9 +138,6 @@ const Option train_table[] = {
     { "comm-dtype", "TYPE", OPT_CHOICE, FIELD(comm_dtype), "fp32", 0, 0,
       "fp32|bf16",                           // in the order of CommType
       "ranks", "type in which gradients are sent; sums are fp32", NULL },
-    { "comm", "WHOSE", OPT_CHOICE, FIELD(comm), "own", 0, 0, "own|nccl",
-      "ranks", "own: sums in a fixed order, the same bits in every run; nccl: NCCL's, to "
-      "measure what the order costs", NULL },
     { "exact-sum", NULL, OPT_FLAG, FIELD(exact_sum), NULL, 0, 0, NULL,
       "ranks", "sum micro-batches in one binary tree, so that any power of two of ranks computes "
       "the same bits as one rank; needs memory for more gradients", NULL },
@@ -217,6 +214,7 @@ const OptionHint train_hints[] = {
     { "wandb|wandb-log|wandb-project|report-to", "there is none: scripts/watch.py shows the run" },
     { "tune", "it is gone; leave it out: cuBLASLt's first choices are as fast on a full GPU" },
     { "batch-beta2", "it is gone; --beta2 keeps its half-life in tokens when the batch changes" },
+    { "comm", "it is gone; gradients are summed in a fixed order, with the same bits in every run" },
     { "export-dtype", "it is gone; --export NAME-f16.gguf writes matrices in fp16" },
     { "graph", "it is gone; BATCHWISE_GRAPH=off in the environment launches kernels one by one" },
     { "hellaswag-every", "it is gone; --hellaswag FILE is measured at each checkpoint, as "
@@ -342,8 +340,7 @@ static bool train_options_check_length(TrainOptions *o, Error *err) {
 }
 
 static bool option_needs_gpu(const char *name) {
-    return strcmp(name, "recompute") == 0 || strcmp(name, "tf32") == 0
-        || strcmp(name, "comm") == 0;
+    return strcmp(name, "recompute") == 0 || strcmp(name, "tf32") == 0;
 }
 
 static bool train_options_check_machine(const TrainOptions *o, bool on_gpu, Error *err) {
@@ -366,8 +363,7 @@ static bool train_options_check_ranks(const TrainOptions *o, Error *err) {
     if (!o->exact_sum) return true;
     const char *other = o->tensor_parallel > 1 ? "--tensor-parallel"
                       : o->zero > 0 ? "--zero" : o->outer_every > 0 ? "--outer-every"
-                      : o->comm_dtype != 0 ? "--comm-dtype bf16"
-                      : o->comm != 0 ? "--comm nccl" : NULL;
+                      : o->comm_dtype != 0 ? "--comm-dtype bf16" : NULL;
     if (other)
         return fail(err, "--exact-sum: %s changes the sum of gradients; give one of them", other);
     return true;

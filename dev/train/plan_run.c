@@ -135,7 +135,6 @@ PlanFacts plan_facts(const Run *r, const Config *c, const PlanMachine *machine) 
     f.batch_tokens = r->o.batch_tokens;
     f.shape = shape;
     f.tensor = r->o.tensor_parallel;
-    f.own = r->o.comm == 0;
     f.tokens = train_options_tokens(&r->o);
     f.grad_copies = grad_copies(r, workers);
     f.batch_changes = r->o.batches.rule != BATCH_CONSTANT;

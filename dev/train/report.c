@@ -90,7 +90,7 @@ static void log_step(Run *r, const Step *s) {
     log_num(&r->log, "seconds_comm", k->comm);
     log_num(&r->log, "seconds_optimizer", k->optimizer);
     if (r->comm.size > 1) log_int(&r->log, "bytes_sent", (int64_t)k->bytes_sent);
-    if (r->comm.hosts > 1 && !r->comm.plain)         // NCCL does not tell
+    if (r->comm.hosts > 1)
         log_int(&r->log, "bytes_across", (int64_t)k->bytes_across);
     if (r->comm.size > 1) log_num(&r->log, "bus_gb_per_s", bus_gb_per_s(k));
     log_num(&r->log, "tok_per_s", tok_per_s);
@@ -270,7 +270,7 @@ static void show_ranks(const Run *r) {
     if (c->size == 1) return;
     printf("ranks   %d on %d machine%s (%s)", c->size, c->hosts, c->hosts == 1 ? "" : "s",
            c->layout);
-    if (c->hosts > 1 && !c->plain)
+    if (c->hosts > 1)
         printf(", in %s", r->data.far.size > 1 ? "two levels" : "one level");
     if (r->tensor.size > 1) printf(": tensor parallel, %d ranks a model", r->tensor.size);
     if (r->data.size == 1)
@@ -281,7 +281,7 @@ static void show_ranks(const Run *r) {
     else
         printf(": %s; gradients are sent in %s%s\n", stages[r->zero->stage],
                r->o.comm_dtype == COMM_BF16 ? "bf16" : "fp32",
-               r->o.exact_sum ? ", summed in one binary tree" : c->plain ? ", summed by NCCL" : "");
+               r->o.exact_sum ? ", summed in one binary tree" : "");
     printf("memory  per rank %.1f MB of parameters, %.1f of gradients, %.1f of moments, %.1f of "
            "communication buffers\n", 1e-6 * (double)bytes.params, 1e-6 * (double)bytes.grads,
            1e-6 * (double)bytes.moments, 1e-6 * (double)bytes.passing);

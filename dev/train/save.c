@@ -171,16 +171,19 @@ void restore_timeout(Run *r) {
     json_free(&json);
 }
 
-// Flags that are gone: the key in state.json, and the value that means off. Those that changed no
-// weight, as --hellaswag-every, are left out: a run goes on without them.
-static const struct { const char *key, *off; } gone_flags[] = {
-    { "skip_outliers", "0" },
-    { "batch_beta2", "halflife" },     // of AdamW where the batch changes
+// Flags that are gone: the key in state.json, the value that means off, and the last commit that
+// has it. Those that changed no weight, as --hellaswag-every, are left out: a run goes on without
+// them.
+static const struct { const char *key, *off, *commit; } gone_flags[] = {
+    { "skip_outliers", "0", "06c23e3" },
+    { "batch_beta2", "halflife", "06c23e3" },      // of AdamW where the batch changes
+    { "comm", "own", "6fe5e4a" },                  // of ranks on GPUs
 };
 
 static bool gone_flag_counts(const JsonNode *options, const char *key) {
     const JsonNode *batch = json_get(options, "batch_schedule");
     const JsonNode *optimizer = json_get(options, "optimizer");
+    if (strcmp(key, "comm") == 0) return ON_GPU;
     if (strcmp(key, "batch_beta2") != 0) return true;
     return batch && !json_is(batch, "constant") && !(optimizer && json_is(optimizer, "sgd"));
 }
@@ -191,9 +194,9 @@ static void check_gone_flags(const JsonNode *options, const char *from) {
         const char *key = gone_flags[i].key, *off = gone_flags[i].off;
         const JsonNode *saved = json_get(options, key);
         if (saved && strcmp(option_saved_words(saved), off) != 0 && gone_flag_counts(options, key))
-            die("--resume: the run began with %s %s, and commit 06c23e3 is the last that has it; "
+            die("--resume: the run began with %s %s, and commit %s is the last that has it; "
                 "or write %s in %s/state.json: what follows will differ", key,
-                option_saved_words(saved), off, from);
+                option_saved_words(saved), gone_flags[i].commit, off, from);
     }
 }
 

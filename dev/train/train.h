@@ -204,7 +204,6 @@ typedef struct {
     int64_t outer_every;           // updates a round; 0: the ranks average every gradient
     double outer_lr, outer_momentum;
     int comm_dtype;                // a CommType of dev/ranks/comm.c
-    int comm;                      // 1: NCCL's own sums
     bool exact_sum, no_overlap;
     double timeout;                // seconds
     // machine

@@ -1,9 +1,8 @@
 // NCCL, as far as the trainer uses it, between processes on CPUs: every message travels over MPI.
 //
-// Point-to-point calls and collectives are operations of their stream. The ranks that take part in
-// a call send each other messages that name the call. Calls that do not match are reported, not
-// mixed up. A reduction adds in rank order and rounds each partial sum to the type of the data, as
-// NCCL's rings do, so every rank gets the same bits in every run.
+// A group of sends and receives is an operation of its stream; collectives are the trainer's own, made
+// of these. A message names the call that sent it: calls that do not match are reported, not mixed
+// up.
 //
 // With mpicxx and EMULATOR_MPI there may be many ranks, started by mpirun; without them there is
 // one. The first communicator of several ranks initializes MPI. The end of the program finalizes
@@ -12,9 +11,8 @@
 #pragma once
 #include <sched.h>
 #include <unistd.h>
-#include <algorithm>
 #include <string>
-#include "cuda_bf16.h"
+#include "cuda_runtime.h"
 #ifdef EMULATOR_MPI
 #define OMPI_SKIP_MPICXX 1
 #define MPICH_SKIP_MPICXX 1
@@ -33,10 +31,7 @@ typedef struct { int maxCTAs; } ncclConfig_t;
 typedef enum {
     ncclSuccess = 0, ncclSystemError = 2, ncclInvalidArgument = 4, ncclInvalidUsage = 5
 } ncclResult_t;
-typedef enum { ncclSum = 0 } ncclRedOp_t;
-typedef enum {
-    ncclUint8 = 1, ncclFloat32 = 7, ncclFloat = 7, ncclBfloat16 = 9
-} ncclDataType_t;
+typedef enum { ncclUint8 = 1 } ncclDataType_t;
 
 inline const char *ncclGetErrorString(ncclResult_t e) {
     switch (e) {
@@ -53,7 +48,6 @@ struct ncclComm {
     int rank, size, device;
     int tag;                           // MPI tag of its messages; 0: there is no MPI
     uint64_t calls;                    // made so far
-    std::vector<int> members;          // MPI's number of each rank
 };
 
 namespace emulator {
@@ -63,10 +57,9 @@ constexpr int HOST_BYTES = 64;
 // The message that each rank sends when a communicator is formed.
 struct Hello { ncclUniqueId id; char host[HOST_BYTES]; int device; };
 
-// A call, as the other ranks see it. peer: the root of a collective, or the other rank of a
-// message.
-enum Kind { INIT, SEND, RECV, BROADCAST, ALL_GATHER, REDUCE, REDUCE_SCATTER, GOODBYE, SPLIT };
-struct Call { int kind, type, peer; uint64_t count, number; };
+// A call, as the other ranks see it. peer: the other rank of a message.
+enum Kind { INIT, SEND, RECV, GOODBYE };
+struct Call { int kind, peer; uint64_t bytes, number; };
 
 // A call with the buffers, communicator and stream of its own rank.
 struct Request {
@@ -110,28 +103,15 @@ inline ncclResult_t refuse(ncclResult_t e, const char *fmt, ...) {
 
 // ---- descriptions ----
 
-inline size_t bytes_of(int type) {
-    switch (type) {
-    case ncclUint8: return 1;
-    case ncclBfloat16: return 2;
-    case ncclFloat32: return 4;
-    default: return 0;                           // not supported
-    }
-}
-
 static const char *const call_names[] = { "ncclCommInitRank", "ncclSend", "ncclRecv",
-    "ncclBroadcast", "ncclAllGather", "ncclReduce", "ncclReduceScatter", "ncclCommDestroy",
-    "ncclCommSplit" };
+    "ncclCommDestroy" };
 
-// "ncclReduce(12 float32, to rank 3), call 7"
+// "ncclSend(12 bytes, to rank 3), call 7"
 inline std::string describe(const Call &c) {
-    if (c.kind == INIT || c.kind >= GOODBYE) return call_names[c.kind];
     std::string s = call_names[c.kind];
-    s += "(" + std::to_string(c.count);
-    s += c.type == ncclUint8 ? " uint8" : c.type == ncclFloat32 ? " float32" : " bfloat16";
-    if (c.kind == SEND || c.kind == REDUCE) s += ", to rank " + std::to_string(c.peer);
-    if (c.kind == RECV || c.kind == BROADCAST) s += ", from rank " + std::to_string(c.peer);
-    return s + "), call " + std::to_string(c.number);
+    if (c.kind == INIT || c.kind == GOODBYE) return s;
+    s += "(" + std::to_string(c.bytes) + (c.kind == SEND ? " bytes, to" : " bytes, from");
+    return s + " rank " + std::to_string(c.peer) + "), call " + std::to_string(c.number);
 }
 
 // ---- messages ----
@@ -174,8 +154,8 @@ inline void wait_for_rank(int other, const ncclComm *comm, const Call &call, Try
 // promise to buffer messages. MPI's own errors end the program, MPI's default.
 inline void send_begin(Outgoing *o, const ncclComm *comm) {
     if (o->bytes.size() > 0x7FFFFFFF) fail("rank %d: a message of more than 2 GB", comm->rank);
-    MPI_Issend(o->bytes.data(), (int)o->bytes.size(), MPI_CHAR, comm->members[(size_t)o->to],
-               comm->tag, MPI_COMM_WORLD, &o->request);
+    MPI_Issend(o->bytes.data(), (int)o->bytes.size(), MPI_CHAR, o->to, comm->tag, MPI_COMM_WORLD,
+               &o->request);
 }
 
 inline void send_end(Outgoing *o, const ncclComm *comm) {
@@ -188,15 +168,15 @@ inline void send_end(Outgoing *o, const ncclComm *comm) {
 
 inline Bytes receive(int from, const ncclComm *comm, const Call &call) {
     MPI_Status status;
-    int size, other = comm->members[(size_t)from];
+    int size;
     wait_for_rank(from, comm, call, [&] {
         int there;
-        MPI_Iprobe(other, comm->tag, MPI_COMM_WORLD, &there, &status);
+        MPI_Iprobe(from, comm->tag, MPI_COMM_WORLD, &there, &status);
         return there != 0;
     });
     MPI_Get_count(&status, MPI_CHAR, &size);
     Bytes bytes((size_t)size);
-    MPI_Recv(bytes.data(), size, MPI_CHAR, other, comm->tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    MPI_Recv(bytes.data(), size, MPI_CHAR, from, comm->tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
     return bytes;
 }
 
@@ -219,33 +199,16 @@ inline void fail_mismatch(const ncclComm *comm, const Call &mine, int other, con
          describe(theirs).c_str());
 }
 
-// ---- collectives ----
+// ---- what all ranks do together: forming a communicator, and leaving it ----
 
-// Every rank sends each other rank the part of its data that the other needs, whatever the
-// collective; then each rank gathers or adds what it received, in rank order.
-
-// What rank `from` sends to rank `to`: the number of elements; *begin, the first one.
-inline size_t part(const Call &c, int from, int to, size_t *begin) {
-    *begin = c.kind == REDUCE_SCATTER ? (size_t)to * c.count : 0;
-    if (c.kind == REDUCE && to != c.peer) return 0;
-    if (c.kind == BROADCAST && from != c.peer) return 0;
-    return c.count;
-}
-
-inline bool same_call(const Call &a, const Call &b) {
-    return a.kind == b.kind && a.type == b.type && a.peer == b.peer && a.count == b.count;
-}
-
-// Sends every rank its part, and returns the parts received, in rank order.
+// Sends every rank the same, and returns what the ranks sent, in rank order.
 inline std::vector<Bytes> exchange(const ncclComm *comm, const Call &call,
                                           const char *from) {
     std::vector<Bytes> parts((size_t)comm->size);
     std::vector<Outgoing> sends((size_t)comm->size);
-    size_t width = bytes_of(call.type), begin;
     for (int r = 0; r < comm->size; r++) {
-        size_t n = part(call, comm->rank, r, &begin);
         sends[(size_t)r].to = r;
-        sends[(size_t)r].bytes = message(call, from + begin*width, n*width);
+        sends[(size_t)r].bytes = message(call, from, call.bytes);
         if (r == comm->rank) parts[(size_t)r] = sends[(size_t)r].bytes;
         else send_begin(&sends[(size_t)r], comm);
     }
@@ -253,38 +216,11 @@ inline std::vector<Bytes> exchange(const ncclComm *comm, const Call &call,
         if (r == comm->rank) continue;
         parts[(size_t)r] = receive(r, comm, call);
         Call theirs = call_of(parts[(size_t)r]);
-        if (!same_call(call, theirs)) fail_mismatch(comm, call, r, theirs);
+        if (theirs.kind != call.kind) fail_mismatch(comm, call, r, theirs);
     }
     for (int r = 0; r < comm->size; r++)
         if (r != comm->rank) send_end(&sends[(size_t)r], comm);
     return parts;
-}
-
-template <class T>
-inline void sum_parts(char *to, const std::vector<Bytes> &parts, const Call &c) {
-    for (size_t i = 0; i < c.count; i++) {
-        T sum = 0.0f, x;
-        for (size_t r = 0; r < parts.size(); r++) {
-            memcpy(&x, parts[r].data() + sizeof c + i*sizeof x, sizeof x);
-            sum = r == 0 ? x : (T)(sum + x);
-        }
-        memcpy(to + i*sizeof sum, &sum, sizeof sum);
-    }
-}
-
-inline void collective_run(const Request &q) {
-    const Call &c = q.call;
-    std::vector<Bytes> parts = exchange(q.comm, c, q.from);
-    size_t bytes = c.count * bytes_of(c.type);
-    if (c.kind == REDUCE_SCATTER || (c.kind == REDUCE && q.comm->rank == c.peer)) {
-        if (c.type == ncclFloat32) sum_parts<float>(q.to, parts, c);
-        else sum_parts<__nv_bfloat16>(q.to, parts, c);
-    }
-    for (int r = 0; r < q.comm->size && bytes; r++) {
-        const char *data = parts[(size_t)r].data() + sizeof(Call);
-        if (c.kind == ALL_GATHER) memcpy(q.to + (size_t)r*bytes, data, bytes);
-        if (c.kind == BROADCAST && r == c.peer) memcpy(q.to, data, bytes);
-    }
 }
 
 // ---- sends, receives, and groups ----
@@ -295,75 +231,43 @@ inline void collective_run(const Request &q) {
 inline void receive_run(const Request &q) {
     Bytes got = receive(q.call.peer, q.comm, q.call);
     Call theirs = call_of(got);
-    if (theirs.kind != SEND || theirs.type != q.call.type || theirs.count != q.call.count)
+    if (theirs.kind != SEND || theirs.bytes != q.call.bytes)
         fail_mismatch(q.comm, q.call, q.call.peer, theirs);
-    size_t bytes = q.call.count * bytes_of(q.call.type);
-    if (bytes) memcpy(q.to, got.data() + sizeof theirs, bytes);
+    if (theirs.bytes) memcpy(q.to, got.data() + sizeof theirs, theirs.bytes);
 }
 
 // Starts all sends of a group before its first receive waits, so that two ranks can exchange data.
-inline void point_to_point_run(const std::vector<Request> &group) {
+inline void group_run(const std::vector<Request> &group) {
     const ncclComm *comm = group[0].comm;
     std::vector<Outgoing> sends;
     for (const Request &q : group) {
         if (q.call.kind != SEND) continue;
         sends.emplace_back();
         sends.back().to = q.call.peer;
-        sends.back().bytes = message(q.call, q.from, q.call.count * bytes_of(q.call.type));
+        sends.back().bytes = message(q.call, q.from, q.call.bytes);
     }
     for (Outgoing &o : sends) send_begin(&o, comm);
     for (const Request &q : group) if (q.call.kind == RECV) receive_run(q);
     for (Outgoing &o : sends) send_end(&o, comm);
 }
 
-// Sends and receives come before the group's collectives, on every rank.
 inline void group_enqueue(const std::vector<Request> &group) {
-    enqueue(group[0].stream, [group] {
-        point_to_point_run(group);
-        for (const Request &q : group) if (q.call.kind > RECV) collective_run(q);
-    });
+    enqueue(group[0].stream, [group] { group_run(group); });
 }
 
 // ---- checks of a call's arguments ----
 
 // A call that NCCL would refuse, or for which the behaviour is undefined on a GPU (a host pointer,
-// a buffer that is too short or overlaps), returns an error here.
+// a buffer that is too short), returns an error here.
 
 // NCCL can access what a GPU can: device memory and pinned host memory.
-inline ncclResult_t check_buffer(const char *call, const char *name, const void *p,
-                                        size_t bytes) {
+inline ncclResult_t check_buffer(const char *call, const void *p, size_t bytes) {
     if (bytes == 0) return ncclSuccess;
     if (find(device.allocations, p, bytes) || find(device.pinned, p, bytes)) return ncclSuccess;
     if (is_pageable(p))
-        return refuse(ncclInvalidArgument, "%s: %s, %p, is not memory of the device", call, name,
-                      p);
-    return refuse(ncclInvalidArgument, "%s: %s, %zu bytes at %p, goes beyond what is allocated",
-                  call, name, bytes, p);
-}
-
-// Buffers may overlap only if the collective works in place: the shorter buffer is this rank's part
-// of the longer one.
-inline ncclResult_t check_overlap(const Request &q, const char *call, size_t from_bytes,
-                                         size_t to_bytes) {
-    size_t bytes = q.call.count * bytes_of(q.call.type), own = (size_t)q.comm->rank * bytes;
-    const char *from = q.from + (q.call.kind == REDUCE_SCATTER ? own : 0);
-    const char *to = q.to + (q.call.kind == ALL_GATHER ? own : 0);
-    if (from == to || q.from >= q.to + to_bytes || q.to >= q.from + from_bytes) return ncclSuccess;
-    return refuse(ncclInvalidArgument, "%s: sendbuff and recvbuff overlap, and are not in place",
-                  call);
-}
-
-inline ncclResult_t check_buffers(const Request &q, const char *call) {
-    size_t bytes = q.call.count * bytes_of(q.call.type), all = bytes * (size_t)q.comm->size;
-    bool root = q.comm->rank == q.call.peer;
-    int kind = q.call.kind;
-    size_t from = kind == REDUCE_SCATTER ? all : kind == RECV ? 0 : bytes;
-    size_t to = kind == ALL_GATHER ? all : kind == SEND ? 0 : bytes;
-    if (kind == BROADCAST && !root) from = 0;
-    if (kind == REDUCE && !root) to = 0;
-    ncclResult_t e = check_buffer(call, "sendbuff", q.from, from);
-    if (e == ncclSuccess) e = check_buffer(call, "recvbuff", q.to, to);
-    return e == ncclSuccess && from && to ? check_overlap(q, call, from, to) : e;
+        return refuse(ncclInvalidArgument, "%s: %p is not memory of the device", call, p);
+    return refuse(ncclInvalidArgument, "%s: the buffer, %zu bytes at %p, goes beyond what is "
+                  "allocated", call, bytes, p);
 }
 
 // Every call comes here. It is checked, then queued, or appended to the open group.
@@ -375,15 +279,11 @@ inline ncclResult_t request(Call call, const void *from, void *to, ncclComm_t co
     if (!q.stream) return refuse(ncclInvalidArgument, "%s: there is no such stream", name);
     if (q.stream->capture)
         return refuse(ncclInvalidUsage, "%s: the emulator captures no collectives", name);
-    bool sums = call.kind == REDUCE || call.kind == REDUCE_SCATTER;
-    if (bytes_of(call.type) == 0 || (sums && call.type == ncclUint8))
-        return refuse(ncclInvalidArgument, "%s: the emulator has no type %d for it", name,
-                      call.type);
     if (call.peer < 0 || call.peer >= comm->size)
         return refuse(ncclInvalidArgument, "%s: rank %d of %d", name, call.peer, comm->size);
-    ncclResult_t e = check_buffers(q, name);
+    ncclResult_t e = check_buffer(name, call.kind == SEND ? from : to, call.bytes);
     if (e != ncclSuccess) return e;
-    if (call.kind <= RECV && call.peer == comm->rank)
+    if (call.peer == comm->rank)
         return refuse(ncclInvalidArgument, "%s: the emulator has no messages of a rank to itself",
                       name);
     if (!nccl.group.empty() && (nccl.group[0].comm != comm || nccl.group[0].stream != q.stream))
@@ -395,12 +295,11 @@ inline ncclResult_t request(Call call, const void *from, void *to, ncclComm_t co
     return ncclSuccess;
 }
 
-// ---- forming, splitting and leaving a communicator ----
+// ---- forming and leaving a communicator ----
 
 // Forming: MPI starts, then all ranks exchange a Hello and check that they have the same unique id
-// and a GPU each. Splitting: all ranks exchange their colors and keys; the ranks of one color form
-// a communicator, in the order of their keys. Leaving: each rank waits for what it has queued, then
-// for all other ranks to leave the communicator too.
+// and a GPU each. Leaving: each rank waits for what it has queued, then for all other ranks to leave
+// the communicator too.
 
 #ifdef EMULATOR_MPI
 
@@ -454,28 +353,8 @@ inline ncclResult_t exchange_hellos(ncclComm_t comm, const ncclUniqueId &id) {
     if (host) snprintf(hello.host, sizeof hello.host, "%s", host);
     else gethostname(hello.host, sizeof hello.host - 1);
     comm->tag = 100 + nccl.made;
-    return check_hellos(exchange(comm, { INIT, ncclUint8, 0, sizeof hello, 0 },
+    return check_hellos(exchange(comm, { INIT, 0, sizeof hello, 0 },
                                  (const char *)&hello));
-}
-
-inline ncclComm_t split_communicator(ncclComm_t parent, int color, int key) {
-    int own[2] = { color, key };
-    std::vector<std::pair<int, int>> chosen;               // keys and ranks in the parent
-    wait_for_all();
-    std::vector<Bytes> parts = exchange(parent, { SPLIT, ncclUint8, 0, sizeof own,
-                                                  ++parent->calls }, (const char *)own);
-    for (int r = 0; r < parent->size; r++) {
-        int theirs[2];
-        memcpy(theirs, parts[(size_t)r].data() + sizeof(Call), sizeof theirs);
-        if (theirs[0] == color) chosen.push_back({ theirs[1], r });
-    }
-    std::sort(chosen.begin(), chosen.end());
-    ncclComm c = { 0, (int)chosen.size(), parent->device, 100 + nccl.made++, 0, {} };
-    for (size_t i = 0; i < chosen.size(); i++) {
-        if (chosen[i].second == parent->rank) c.rank = (int)i;
-        c.members.push_back(parent->members[(size_t)chosen[i].second]);
-    }
-    return new ncclComm(c);
 }
 
 }  // namespace emulator
@@ -498,8 +377,7 @@ inline ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqu
     *comm = nullptr;
     ncclResult_t e = size > 1 ? emulator::start_mpi(rank, size) : ncclSuccess;
     if (e != ncclSuccess) return e;
-    ncclComm c = { rank, size, emulator::device_number(), 0, 0, {} };
-    for (int r = 0; r < size; r++) c.members.push_back(r);
+    ncclComm c = { rank, size, emulator::device_number(), 0, 0 };
     if (size > 1) e = emulator::exchange_hellos(&c, id);
     if (e != ncclSuccess) return e;
     emulator::nccl.made += size > 1;
@@ -507,17 +385,10 @@ inline ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqu
     return ncclSuccess;
 }
 
-// The configuration is the parent's.
-inline ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *made,
-                                         ncclConfig_t *) {
-    *made = emulator::split_communicator(comm, color, key);
-    return ncclSuccess;
-}
-
 // Waits for what is queued, then for all other ranks to leave.
 inline ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     emulator::wait_for_all();
-    emulator::exchange(comm, { emulator::GOODBYE, ncclUint8, 0, 0, ++comm->calls }, nullptr);
+    emulator::exchange(comm, { emulator::GOODBYE, 0, 0, ++comm->calls }, nullptr);
     emulator::nccl.left += comm->tag != 0;
     delete comm;
     return ncclSuccess;
@@ -545,31 +416,12 @@ inline ncclResult_t ncclGroupEnd(void) {
 
 // ---- the calls ----
 
-inline ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int peer,
+// Of bytes alone.
+inline ncclResult_t ncclSend(const void *from, size_t bytes, ncclDataType_t, int peer,
                                     ncclComm_t comm, cudaStream_t stream) {
-    return emulator::request({ emulator::SEND, type, peer, count, 0 }, from, nullptr, comm, stream);
+    return emulator::request({ emulator::SEND, peer, bytes, 0 }, from, nullptr, comm, stream);
 }
-inline ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int peer,
+inline ncclResult_t ncclRecv(void *to, size_t bytes, ncclDataType_t, int peer,
                                     ncclComm_t comm, cudaStream_t stream) {
-    return emulator::request({ emulator::RECV, type, peer, count, 0 }, nullptr, to, comm, stream);
-}
-inline ncclResult_t ncclBroadcast(const void *from, void *to, size_t count,
-                                         ncclDataType_t type, int root, ncclComm_t comm,
-                                         cudaStream_t stream) {
-    return emulator::request({ emulator::BROADCAST, type, root, count, 0 }, from, to, comm, stream);
-}
-inline ncclResult_t ncclAllGather(const void *from, void *to, size_t count,
-                                         ncclDataType_t type, ncclComm_t comm,
-                                         cudaStream_t stream) {
-    return emulator::request({ emulator::ALL_GATHER, type, 0, count, 0 }, from, to, comm, stream);
-}
-inline ncclResult_t ncclReduce(const void *from, void *to, size_t count, ncclDataType_t type,
-                                      ncclRedOp_t, int root, ncclComm_t comm, cudaStream_t stream) {
-    return emulator::request({ emulator::REDUCE, type, root, count, 0 }, from, to, comm, stream);
-}
-inline ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count,
-                                             ncclDataType_t type, ncclRedOp_t, ncclComm_t comm,
-                                             cudaStream_t stream) {
-    return emulator::request({ emulator::REDUCE_SCATTER, type, 0, count, 0 }, from, to, comm,
-                             stream);
+    return emulator::request({ emulator::RECV, peer, bytes, 0 }, nullptr, to, comm, stream);
 }
