@@ -106,16 +106,6 @@ late3       4  four3     bits        $late --zero 3 --recompute block
 ROWS
     [ "$(values step batch_tokens "$dir/late_noise" | sort -u | wc -l)" = 2 ] ||
         note "no batch grew"
-
-    # NCCL's own sums: of two or three terms the same bits; of four, in the order of the ranks,
-    # others.
-    rows << ROWS
-+theirs2    2  late2     bits        --zero 2 --comm nccl
-+theirs3    3  three1    bits        --batch-tokens 48 --comm nccl
-theirs4     4  four3     2e-7,other  $random --zero 3 --comm nccl
-+theirs_half 4 late_half 3e-4,other  --zero 0 --comm-dtype bf16 --comm nccl
-ROWS
-    told "summed by NCCL" "who sums is not told"
 }
 
 # Another order of a sum moves a master now and then to where it is rounded the other way, by 2^-8
@@ -136,7 +126,6 @@ b3          2  b1        1e-5        EMULATOR_STREAMS=random BATCHWISE_HOSTS=a,b
 +b_rounds_  2  b_rounds@2 bits
 +b1_late    2  b1        bits        EMULATOR_STREAMS=late
 +b3_late    2  b3        bits        EMULATOR_STREAMS=late --zero 3
-+b_theirs   2  b1        bits        --comm nccl
 ROWS
 }
 
@@ -163,11 +152,8 @@ random      4  whole     2e-6        EMULATOR_STREAMS=random --recompute block -
 cpu_share   4  random    2e-6        on=cpu --tensor-parallel 4
 +share4_    4  share4    bits        EMULATOR_STREAMS=random --tensor-parallel 4
 +passed     2  cpu_share@2 2e-6      --tensor-parallel 2
-+theirs     4  group1    2e-6        --tensor-parallel 2 --comm nccl
 b_slope     1  -         -           on=bf16 $gradient --channels 64
 b_slope4    4  b_slope   2e-3        on=bf16 $gradient --channels 64 --tensor-parallel 4
-+b_ours     4  -         -           on=bf16 --channels 64 --tensor-parallel 4
-+b_theirs   4  b_ours    3e-3,other  on=bf16 --channels 64 --tensor-parallel 4 --comm nccl
 ROWS
     plant 6 shared_fault_found << 'FAULTS'
 train_gpt2.cu|s/    tp_sum(&m->zero.tp, out, N\*C);//
