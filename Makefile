@@ -55,8 +55,8 @@ ifeq ($(SANITIZE),1)
   FLAGS += -g -fsanitize=address,undefined -fno-sanitize-recover=all
 endif
 
-ifneq ($(filter-out fp32 bf16,$(PRECISION)),)
-  $(error PRECISION=$(PRECISION): it is fp32 or bf16)
+ifneq ($(filter-out fp32 bf16 tf32,$(PRECISION)),)
+  $(error PRECISION=$(PRECISION): it is fp32 or bf16; on a GPU also tf32)
 endif
 FLAGS += $(if $(filter bf16,$(PRECISION)),-DPRECISION_BF16)    # the default is fp32 on a CPU
 CPUINFO := $(if $(filter bf16,$(PRECISION)),$(if $(NATIVE),$(shell cat /proc/cpuinfo 2>/dev/null)))
@@ -91,14 +91,15 @@ LESSON_PROGRAMS := $(patsubst dev/%.c,$(BUILD)/%,$(wildcard dev/lessons/*.c))
 # for themselves. Nothing of this is looked up unless a CUDA target is built.
 NVCC      ?= $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc),nvcc)
 NVCC_KNOWS = $(subst sm_,,$(shell $(NVCC) --list-gpu-code 2>/dev/null))
-OLDEST     = $(if $(filter fp32,$(PRECISION)),7,8)                  # bf16 came with Ampere, 8.0
+OLDEST     = $(if $(filter fp32,$(PRECISION)),7,8)          # bf16 and tf32 came with Ampere, 8.0
 GPU_ARCHS ?= $(or $(filter $(NVCC_KNOWS),$(shell \
                   nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | \
                   awk -F. '$$1 + 0 >= $(OLDEST) { print $$1 $$2 }' | sort -un)),\
                   $(filter 80 90 100,$(NVCC_KNOWS)))
 GPU_CODE   = $(foreach a,$(1),-gencode arch=compute_$a$(comma)code=sm_$a) \
              $(foreach a,$(lastword $(1)),-gencode arch=compute_$a$(comma)code=compute_$a)
-CU_FLAGS   = $(if $(filter fp32,$(PRECISION)),-DPRECISION_FP32)     # the default is bf16 on a GPU
+CU_FLAGS   = $(if $(filter fp32 tf32,$(PRECISION)),-DPRECISION_FP32) \
+             $(if $(filter tf32,$(PRECISION)),-DPRECISION_TF32)     # the default is bf16 on a GPU
 # cuBLASLt and NCCL come with the toolkit, or with pip: nvidia/*/include and nvidia/*/lib. A header
 # of pip's is taken where the toolkit has none; programs look for libraries in all of these places.
 TOOLKIT    = $(abspath $(dir $(shell command -v $(firstword $(NVCC))))..)

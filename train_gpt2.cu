@@ -39,12 +39,18 @@
 // The GPU
 // =================================================================================================
 
-#ifdef PRECISION_FP32
+#if defined(PRECISION_TF32)            // float, and products round their operands to 11 bits
+typedef float real;
+#define PRECISION "tf32"
+#define COMPUTE CUBLAS_COMPUTE_32F_FAST_TF32
+#elif defined(PRECISION_FP32)
 typedef float real;
 #define PRECISION "fp32"
+#define COMPUTE CUBLAS_COMPUTE_32F
 #else
 typedef __nv_bfloat16 real;
 #define PRECISION "bf16"
+#define COMPUTE CUBLAS_COMPUTE_32F
 #endif
 
 static cudaDataType_t type_of(const float *) { return CUDA_R_32F; }
@@ -184,12 +190,10 @@ struct Machine {
     cudaDeviceProp properties;
     cudaStream_t stream;
     cublasLtHandle_t blas;
-    cublasComputeType_t compute;       // how fp32 is multiplied: as it is, or rounded to TF32
     void *workspace;                   // cuBLASLt's
     float *scratch;                    // (SCRATCH_FLOATS)
     struct Product *products;          // dev/cuda/product.h: the last ones chosen
     int n_products;                    // chosen so far
-    bool tf32;                         // --tf32
     bool graphs;                       // a micro-batch's launches as one; BATCHWISE_GRAPH=off: not
     int ranks;
     int beside;                        // multiprocessors for products beside messages; 0: all

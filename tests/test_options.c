@@ -209,10 +209,10 @@ TEST(help_as_printed) {
 
 // One flag on its own, through the engine alone: the rules between flags come later.
 static bool train_one(TrainOptions *o, const char *name, const char *value, Error *err) {
-    char program[] = "p", flag[100];
-    snprintf(flag, sizeof flag, "--%s", name);
-    char *argv[3] = { program, flag, (char *)value };
-    return options_parse(o, train_table, train_rows, value ? 3 : 2, argv, NULL, NULL, err);
+    char program[] = "p", flag[200];
+    snprintf(flag, sizeof flag, "--%s%s%s", name, value ? "=" : "", value ? value : "");
+    char *argv[2] = { program, flag };
+    return options_parse(o, train_table, train_rows, 2, argv, NULL, NULL, err);
 }
 
 static void one_refused(const char *name, const char *value) {
@@ -225,7 +225,7 @@ static void one_refused(const char *name, const char *value) {
 }
 
 static bool is_number(const Option *o) {
-    return o->type == OPT_INT || o->type == OPT_COUNT || o->type == OPT_REAL;
+    return o->type == OPT_INT || o->type == OPT_COUNT || o->type == OPT_REAL || o->type == OPT_FROM;
 }
 
 // A flag given with its own default changes nothing but that it was given. Both ends of a range are
@@ -280,7 +280,7 @@ TEST(help_names_every_flag) {
         CHECK_MSG(end - s <= 100, "%d columns: %.40s", (int)(end - s), s);
         CHECK_MSG(end == s || end[-1] != ' ', "a space ends: %.40s", s);
         if (strncmp(s, "  --", 4) != 0) continue;
-        size_t length = strcspn(s + 4, " \n");
+        size_t length = strcspn(s + 4, " [\n");
         int row = option_find(train_table, train_rows, s + 4, length);
         CHECK_MSG(row == seen++, "--%.*s is another row", (int)length, s + 4);
     }
@@ -289,7 +289,8 @@ TEST(help_names_every_flag) {
         if (*s == '\n') *s = ' ';
     for (int i = 0; i < train_rows; i++) {
         char want[64];
-        snprintf(want, sizeof want, "--%s ", train_table[i].name);
+        snprintf(want, sizeof want, "--%s%c", train_table[i].name,
+                 train_table[i].type == OPT_FROM ? '[' : ' ');
         char *at = strstr(text, want);
         const char *value = train_table[i].value;
         CHECK_MSG(at && (!value || strstr(at, value)), "--%s hides its default", want);
@@ -325,16 +326,19 @@ static const Row rules[] = {
       "batch_tokens=0 lr=0.0006 lr_schedule=\"cosine\" warmup_tokens=0 final_lr_frac=0.1 "
       "weight_decay=0.1 beta1=0.9 beta2=0.95 clip=1 steps=1000 tokens=null target_loss=0 "
       "eval_every=100 sample_every=0 eval_tokens=65536 max_new=256 temperature=0.8 top_k=0 top_p=1 "
-      "threads=0 seed=1337 overwrite=false recompute=\"none\" tf32=false "
+      "threads=0 seed=1337 overwrite=false recompute=\"none\" resume=null "
       "train=null val=null tokenizer=null log=null out=null generate=null hellaswag=null" },
     { "", "!--data: |prepare tales --out DIR" }, { "--val v", "!--data: |nothing to train on" },
     { "--data d --train t", "!--data: |names both splits" },
     { "--train t --val v", "val=\"v\"" }, { "--train t", "!--val: |--train needs --val" }, 
     { "--generate=Once --init m --tokenizer t --data d --seq-len 8 --max-new 3 --temperature 1 "
       "--top-k 2 --top-p 0.5 --threads 2 --seed 3", "top_k=2" },
-    { "--generate=Once --resume --out m", "resume=true" },
+    { "--generate=Once --resume --out m", "resume=0" },
+    { "--resume=5 --resume --out m --generate=Once", "resume=5" },
+    { "--resume=0 --out m", "!--resume: got '0', expected a whole number from 1" },
+    { "--resume 5 --out m", "!'5': expected a flag" },
     { "--generate=Once --out m", "!--out: is for training|--init DIR" },
-    { "--export a.b/m.gguf --resume --out m", "resume=true" },
+    { "--export a.b/m.gguf --resume --out m", "resume=0" },
     { "--export m.gguf --out m", "!--out: is for training|--export only reads" },
     { "--export m.gguf --init m --seed 3", "!--seed: is for training|--init DIR" },
     { "--export m.gguf --init m --generate x", "!--export: |give one of them" },
@@ -352,7 +356,6 @@ static const Row rules[] = {
       "steps=null tokens=null target_loss=1.5" },
     { "--data d --steps 5 --tokens 5", "!--tokens: |one or the other" },
     { "--data d --target-loss 1.5", "!--lr-schedule: |--tokens N" },
-    { "--data d --tf32", "!--tf32: |train_gpt2cu" },
     { "--data d --recompute block", "!--recompute: |train_gpt2cu" },
 };
 
@@ -379,6 +382,8 @@ TEST(flags_of_other_programs) {
         { "--hellaswag-every 5", "!--hellaswag-every: unknown flag; it is gone; --hellaswag FILE" },
         { "--on-save-error stop", "!--on-save-error: unknown flag; it is gone; a save that fails" },
         { "--plan-b-crit 1e6", "!--plan-b-crit: unknown flag; it is gone; --plan-search takes the batch" },
+        { "--resume-from 4", "!--resume-from: unknown flag; it is gone; --resume=N continues" },
+        { "--tf32", "!--tf32: unknown flag; it is gone; make train_gpt2cu PRECISION=tf32" },
         { "--skip-outliers 4", "!--skip-outliers: unknown flag; it is gone; a lower --clip" },
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -408,7 +413,7 @@ TEST(rules_between_flags) {
         check_row(&rules[i], good, err.text, good ? echo_of(&o, NULL, 0) : "");
     }
     static const char *const reads = " data tokenizer init layers heads channels seq-len generate "
-        "max-new temperature top-k top-p export resume resume-from out threads seed tf32 "
+        "max-new temperature top-k top-p export resume out threads seed "
         "plan plan-gpu plan-search help ";
     for (int i = 0; i < train_rows; i++) {            // what --generate takes no account of
         const Option *row = &train_table[i];
@@ -431,9 +436,9 @@ TEST(rules_between_flags) {
 // value that is no number and no text has no characters, and nothing may read those that follow it.
 TEST(a_resumed_run) {
     static const Row rows[] = {
-        { "{\"data\":\"d\",\"seed\":7,\"recompute\":\"block\",\"tf32\":true,\"tune\":\"again\","
+        { "{\"data\":\"d\",\"seed\":7,\"recompute\":\"block\",\"tune\":\"again\","
           "\"graph\":\"off\",\"steps\":9}", "data=\"d\" seed=7 steps=9 "
-          "recompute=\"none\" tf32=false" },
+          "recompute=\"none\"" },
         { "{\"data\":\"d\",\"plan\":true,\"plan_search\":true,\"plan_gpu\":\"h100,8\"}",
           "plan=false plan_search=false plan_gpu=null" },
         { "{\"data\":true}", "!state.json: |--data " },

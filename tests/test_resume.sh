@@ -247,11 +247,11 @@ $train $small --steps 5 --save-every 1 --keep 0 --out "$dir/over" >/dev/null
 $train $small --steps 2 --overwrite --out "$dir/over" >/dev/null
 [ "$(readlink "$dir/over/latest")" = step_00000002 ] || note "latest is $(readlink "$dir/over/latest")"
 [ "$(ls -d "$dir"/over/step_* | wc -l)" -eq 1 ] || note "--overwrite left $(ls "$dir/over")"
-refused "there are: 2" $train --out "$dir/over" --resume-from 1
+refused "there are: 2" $train --out "$dir/over" --resume=1
 $train $small --steps 4 --save-every 2 --lr-schedule constant --out "$dir/back" >/dev/null
 cp -a "$dir/back" "$dir/forth"
-$train --out "$dir/back" --resume-from 2 --steps 2 >/dev/null 2>"$dir/err" || note "$(cat "$dir/err")"
-[ "$(readlink "$dir/back/latest")" = step_00000002 ] || note "--resume-from leaves latest at $(readlink "$dir/back/latest")"
+$train --out "$dir/back" --resume=2 --steps 2 >/dev/null 2>"$dir/err" || note "$(cat "$dir/err")"
+[ "$(readlink "$dir/back/latest")" = step_00000002 ] || note "--resume=2 leaves latest at $(readlink "$dir/back/latest")"
 $train --resume --out "$dir/back" --steps 4 >/dev/null 2>"$dir/err" || note "$(cat "$dir/err")"
 same_run "$dir/forth" "$dir/back"
 end checkpoints_begin_and_replace_runs
@@ -272,21 +272,21 @@ refused "data must be the same" $train --resume --out "$dir/whole" --data "$dir/
 refused "fresh" $train --generate "Once"
 cp -r "$dir/whole" "$dir/torn" && $train --resume --steps 305 --out "$dir/torn" >/dev/null
 : >"$dir/torn/latest/model.safetensors"
-$train --resume-from 300 --out "$dir/torn" >/dev/null || note "--resume-from does not go back"
+$train --resume=300 --out "$dir/torn" >/dev/null || note "--resume=300 does not go back"
 mv "$dir/torn/latest/tokenizer.json" "$dir/kept" && head -c 100 "$dir/kept" >"$dir/torn/latest/tokenizer.json"
 refused "tokenizer.json: .*; name another one with --tokenizer FILE" $train --resume --steps 306 --out "$dir/torn"
 $train --resume --steps 306 --tokenizer "$dir/tales/tokenizer.json" --out "$dir/torn" >/dev/null ||
     note "--tokenizer does not help"
 $train $small --average-tokens 500 --steps 30 --save-every 10 --keep 0 --out "$dir/three" >/dev/null
 : >"$dir/three/step_00000030/model.safetensors"
-refused "model.safetensors: .*; --resume-from 20 continues from the checkpoint before" \
+refused "model.safetensors: .*; --resume=20 continues from the checkpoint before" \
     $train --resume --steps 40 --out "$dir/three"
 rm "$dir/three/step_00000020/average.safetensors"
-refused "; --resume-from 10 continues" $train --resume --steps 40 --out "$dir/three"
-refused "no checkpoint of step 15; there are: 10$" $train --resume-from 15 --out "$dir/three"
+refused "; --resume=10 continues" $train --resume --steps 40 --out "$dir/three"
+refused "no checkpoint of step 15; there are: 10$" $train --resume=15 --out "$dir/three"
 : >"$dir/three/step_00000010/config.json"
 refused "model.safetensors" $train --resume --steps 40 --out "$dir/three"
-grep -q resume-from "$dir/stderr" && note "it names a checkpoint that does not load: $(cat "$dir/err")"
+grep -q -- --resume= "$dir/stderr" && note "it names a checkpoint that does not load: $(cat "$dir/err")"
 refused "cannot open" $train --init "$dir/whole" --generate "Once" --tokenizer "$dir/nowhere.json"
 end what_cannot_be_resumed_says_so
 

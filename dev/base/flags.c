@@ -112,6 +112,12 @@ static bool period_read(Period *out, const char *text) {
     return true;
 }
 
+static bool option_is_whole(const Option *o) {
+    return o->type == OPT_INT || o->type == OPT_COUNT || o->type == OPT_FROM;
+}
+
+static bool option_is_number(const Option *o) { return option_is_whole(o) || o->type == OPT_REAL; }
+
 static bool option_read_number(double *out, const Option *o, const char *text) {
     bool read = o->type == OPT_REAL ? number_read(out, text) : whole_read(out, text);
     return read && *out >= o->minimum && *out <= o->maximum;
@@ -120,11 +126,10 @@ static bool option_read_number(double *out, const Option *o, const char *text) {
 bool option_read(void *opts, const Option *o, const char *text) {
     void *field = (char *)opts + o->field;
     double x = 0.0;
-    if (o->type == OPT_INT || o->type == OPT_COUNT || o->type == OPT_REAL)
-        if (!option_read_number(&x, o, text)) return false;
+    if (option_is_number(o) && !option_read_number(&x, o, text)) return false;
     switch (o->type) {
         case OPT_INT:    *(int *)field = (int)x; return true;
-        case OPT_COUNT:  *(int64_t *)field = (int64_t)x; return true;
+        case OPT_COUNT: case OPT_FROM: *(int64_t *)field = (int64_t)x; return true;
         case OPT_REAL:   *(double *)field = x; return true;
         case OPT_PERIOD: return period_read((Period *)field, text);
         case OPT_TEXT:
@@ -151,7 +156,7 @@ void option_set_default(void *opts, const Option *o) {
     } else if (o->type == OPT_INT) {
         *(int *)field = OPTION_UNSET;
     } else {
-        assert(o->type == OPT_COUNT && "this type needs a default");
+        assert((o->type == OPT_COUNT || o->type == OPT_FROM) && "this type needs a default");
         *(int64_t *)field = OPTION_UNSET;
     }
 }
@@ -187,7 +192,7 @@ static OptionWords option_range(const Option *o) {
     OptionWords words;
     char lo[32], hi[32];
     words.text[0] = '\0';
-    if (o->type == OPT_INT || o->type == OPT_COUNT || o->type == OPT_REAL)
+    if (option_is_number(o))
         snprintf(words.text, sizeof words.text, "%s to %s", number_words(lo, o->minimum),
                  number_words(hi, o->maximum));
     if (o->type == OPT_CHOICE) choice_words(words.text, sizeof words.text, o->choices);
@@ -197,7 +202,7 @@ static OptionWords option_range(const Option *o) {
 OptionWords option_expects(const Option *o) {
     OptionWords words, range = option_range(o);
     const char *kind = "";
-    if (o->type == OPT_INT || o->type == OPT_COUNT) kind = "a whole number from ";
+    if (option_is_whole(o)) kind = "a whole number from ";
     if (o->type == OPT_REAL) kind = "a number from ";
     if (o->type == OPT_TEXT) kind = o->argument;
     if (o->type == OPT_PERIOD) kind = "updates (100), tokens (50000tok), or 0 for never";
@@ -251,6 +256,11 @@ static bool option_take(void *opts, const Option *table, int n, int *i, int argc
 
     OptionWords expects = option_expects(o);
     const char *text = equals ? equals + 1 : NULL;
+    if (o->type == OPT_FROM && !text) {
+        int64_t *from = (int64_t *)((char *)opts + o->field);
+        *from = *from == OPTION_UNSET ? 0 : *from;         // --resume=5 --resume: from 5
+        return true;
+    }
     if (!text && *i + 1 < argc && strncmp(argv[*i + 1], "--", 2) != 0) text = argv[++*i];
     if (!text) return fail(err, "--%s: its value is missing; expected %s%s", o->name, expects.text,
                            o->type == OPT_TEXT ? " (if it begins with --: --NAME=VALUE)" : "");
@@ -327,7 +337,7 @@ void options_help(FILE *out, const char *usage, const Option *table, int n) {
         char text[600];
         if (strcmp(group, o->group) != 0) fprintf(out, "\n%s\n", o->group);
         group = o->group;
-        int at = fprintf(out, "  --%s%s%s", o->name, o->argument ? " " : "",
+        int at = fprintf(out, "  --%s%s%s", o->name, !o->argument || o->type == OPT_FROM ? "" : " ",
                          o->argument ? o->argument : "");
         if (at >= column - 1) at = fprintf(out, "\n") - 1;
         fprintf(out, "%*s", column - at, "");
@@ -369,7 +379,7 @@ static void option_echo(Log *log, const void *opts, const Option *o) {
                  (unsigned long long)p->n);
         log_raw(log, key, text);
     }
-    if (o->type == OPT_INT || o->type == OPT_COUNT) {
+    if (option_is_whole(o)) {
         int64_t value = o->type == OPT_INT ? *(const int *)field : *(const int64_t *)field;
         if (!o->value && value == OPTION_UNSET) log_raw(log, key, "null");
         else log_int(log, key, value);

@@ -76,11 +76,7 @@ static void gpu_find(Gpu *g, const Comm *c) {
 // The GPU of this rank of `comm`, which has found the other ranks already, and joins their GPUs.
 void machine_open(Machine *g, const TrainOptions *o, Comm *comm) {
     memset(g, 0, sizeof *g);
-    if (o->tf32 && sizeof(real) < sizeof(float))
-        die("--tf32: this program multiplies in " PRECISION "; make train_gpt2cu PRECISION=fp32 "
-            "builds the one that can");
     gpu_find(g, comm);
-    g->tf32 = o->tf32;
     const char *graph = getenv("BATCHWISE_GRAPH");         // off: launch by launch, to compare
     g->graphs = !graph || strcmp(graph, "off") != 0;
     g->ranks = comm->size;
@@ -89,7 +85,6 @@ void machine_open(Machine *g, const TrainOptions *o, Comm *comm) {
     CUDA_CHECK(cudaMalloc(&g->workspace, WORKSPACE_BYTES));
     CUDA_CHECK(cudaMalloc((void **)&g->scratch, SCRATCH_FLOATS * sizeof *g->scratch));
     g->products = (Product *)alloc_or_die(MAX_PRODUCTS * sizeof(Product), "a table of products");
-    g->compute = o->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     // With --exact-sum the choice of a product's algorithm may not depend on the number of ranks.
     int all = g->properties.multiProcessorCount;
     if (comm->size > 1 && !o->no_overlap && !o->exact_sum) comm->blocks = comm_blocks(all);
@@ -228,8 +223,7 @@ void machine_show(const Machine *g, const Model *m) {
     double keeping = (double)model_bytes(m->spec, m->spec.B, RECOMPUTE_NONE);
     double recomputing = (double)model_bytes(m->spec, m->spec.B, RECOMPUTE_BLOCK);
     printf("gpu     %s, sm_%d%d: %s; its products of matrices, measured, do %.3g TFLOP/s\n",
-           p->name, p->major, p->minor, g->tf32 ? "fp32 multiplied as TF32" : PRECISION,
-           1e-12 * g->peak_flops);
+           p->name, p->major, p->minor, PRECISION, 1e-12 * g->peak_flops);
     printf("memory  %.1f MB on the GPU; --recompute block %s %.1f\n",
            megabytes((double)m->memory.used),
            m->spec.recompute == RECOMPUTE_BLOCK ? "saves" : "would save",

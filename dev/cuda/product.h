@@ -118,7 +118,7 @@ static void product_make(Product *p, const ProductKey *k, Gpu *g) {
     cudaDataType_t type = type_of((const real *)NULL);
     memset(p, 0, sizeof *p);
     p->key = *k;
-    CUBLAS_CHECK(cublasLtMatmulDescCreate(&p->desc, g->compute, CUDA_R_32F));
+    CUBLAS_CHECK(cublasLtMatmulDescCreate(&p->desc, COMPUTE, CUDA_R_32F));
     product_set(p, CUBLASLT_MATMUL_DESC_TRANSA, &k->op_b, sizeof k->op_b);      // A there is our b
     product_set(p, CUBLASLT_MATMUL_DESC_TRANSB, &k->op_a, sizeof k->op_a);
     int target = (int)k->multiprocessors;

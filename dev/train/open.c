@@ -118,7 +118,7 @@ static void open_log(Run *r) {
         die("%s%s", r->o.log ? "--log: " : "", err.text);
 }
 
-// --resume-from: its checkpoint becomes the latest, for a later --resume.
+// --resume=N: its checkpoint becomes the latest, for a later --resume.
 static void make_latest(const Run *r) {
     Path from;
     Error err;
@@ -147,7 +147,7 @@ static void open_output(Run *r) {
         if (!make_directories(r->o.out, &err)) die("--out: %s", err.text);
         lock_output(r);
         if (!checkpoint_begin(r->o.out, &err)) die("--out: %s", err.text);
-        if (r->o.resume_from != OPTION_UNSET) make_latest(r);
+        if (r->o.resume_from > 0) make_latest(r);
         if (!r->o.log) open_log(r);
         if (r->o.overwrite && !checkpoint_clear(r->o.out, &err)) die("--out: %s", err.text);
     }

@@ -98,11 +98,9 @@ const Option train_table[] = {
     { "keep", "N", OPT_INT, FIELD(keep), "2", 0, 1e6, NULL,
       "keep", "how many of the newest checkpoints to keep, beside the one with the lowest "
       "validation loss; 0: all", NULL },
-    { "resume", NULL, OPT_FLAG, FIELD(resume), NULL, 0, 0, NULL,
-      "keep", "continue the run in --out with its own flags; flags given now override them", NULL },
-    { "resume-from", "STEP", OPT_COUNT, FIELD(resume_from), NULL, 1, 1e15, NULL,
-      "keep", "continue from the checkpoint of this update; later checkpoints stay until the run "
-      "passes them", "the latest" },
+    { "resume", "[=N]", OPT_FROM, FIELD(resume_from), NULL, 1, 1e15, NULL,
+      "keep", "continue the run in --out with its own flags, from its latest checkpoint or the one "
+      "of update N; flags given now override them", NULL },
     { "overwrite", NULL, OPT_FLAG, FIELD(overwrite), NULL, 0, 0, NULL,
       "keep", "replace the run that --out already holds, and the file that --log names", NULL },
 
@@ -155,8 +153,6 @@ const Option train_table[] = {
       "none|block",                          // in the order of Recompute
       "machine", "GPU only: block keeps each block's input alone, and computes its activations "
       "again in the backward pass", NULL },
-    { "tf32", NULL, OPT_FLAG, FIELD(tf32), NULL, 0, 0, NULL,
-      "machine", "GPU only, built with PRECISION=fp32: multiply in TF32, which is faster", NULL },
     { "plan", NULL, OPT_FLAG, FIELD(plan), NULL, 0, 0, NULL,
       "machine", "estimate this run's memory, time and traffic, and stop", NULL },
     { "plan-gpu", "NAME[@TFLOPS],COUNT[,LINK[:GPUS+LINK][,PRICE]]", OPT_TEXT, FIELD(plan_gpu), NULL,
@@ -222,6 +218,8 @@ const OptionHint train_hints[] = {
     { "on-save-error", "it is gone; a save that fails ends the run, and --resume goes on from the "
       "newest checkpoint, which is whole" },
     { "plan-b-crit", "it is gone; --plan-search takes the batch of --batch-tokens" },
+    { "resume-from", "it is gone; --resume=N continues from the checkpoint of update N" },
+    { "tf32", "it is gone; make train_gpt2cu PRECISION=tf32 builds the program that multiplies so" },
     { "skip-outliers", "it is gone; a lower --clip bounds what one bad batch does" },
     { NULL, NULL },
 };
@@ -339,16 +337,9 @@ static bool train_options_check_length(TrainOptions *o, Error *err) {
                      "--target-loss leaves open; add --tokens N, or --lr-schedule constant");
 }
 
-static bool option_needs_gpu(const char *name) {
-    return strcmp(name, "recompute") == 0 || strcmp(name, "tf32") == 0;
-}
-
 static bool train_options_check_machine(const TrainOptions *o, bool on_gpu, Error *err) {
-    for (int i = 0; i < train_rows; i++)
-        if (!on_gpu && o->given.set[i] && option_needs_gpu(train_table[i].name))
-            return fail(err, "--%s: needs a GPU (train_gpt2cu); leave it out",
-                        train_table[i].name);
-    return true;
+    return on_gpu || !train_options_given(o, "recompute")
+        || fail(err, "--recompute: needs a GPU (train_gpt2cu); leave it out");
 }
 
 int train_options_stage(const TrainOptions *o, int ranks) {
@@ -384,12 +375,11 @@ static bool train_options_check_plan(const TrainOptions *o, Error *err) {
 
 // Whether --generate or --export, which only read a checkpoint, take this flag into account.
 static bool option_reads(const Option *row, const TrainOptions *o) {
-    static const char *const used[] = { "data", "tokenizer", "resume", "resume-from", "threads" };
+    static const char *const used[] = { "data", "tokenizer", "resume", "threads" };
     for (size_t k = 0; k < sizeof used / sizeof *used; k++)
         if (strcmp(row->name, used[k]) == 0) return true;
-    bool computes = strcmp(row->name, "seed") == 0 || strcmp(row->name, "tf32") == 0;
     return strcmp(row->group, o->generate ? "generate" : "export") == 0
-        || (o->generate && computes) || (o->resume && strcmp(row->name, "out") == 0)
+        || (o->generate && strcmp(row->name, "seed") == 0) || (o->resume && strcmp(row->name, "out") == 0)
         || strcmp(row->group, "model") == 0;
 }
 
@@ -451,7 +441,7 @@ static bool train_options_keep_size(TrainOptions *o, int i, const JsonNode *v,
 
 bool train_options_restore(TrainOptions *o, const JsonNode *saved, Error *err) {
     static const char *const not_taken[] = {
-        "out", "resume", "resume-from", "overwrite", "generate", "export", "help",
+        "out", "resume", "overwrite", "generate", "export", "help",
         "plan", "plan-gpu", "plan-search",
     };
     bool length = train_options_given(o, "steps") || train_options_given(o, "tokens");
@@ -472,7 +462,7 @@ bool train_options_restore(TrainOptions *o, const JsonNode *saved, Error *err) {
         bool taken = v && v->type != JSON_NULL && !o->given.set[i];
         for (size_t k = 0; k < sizeof not_taken / sizeof *not_taken; k++)
             taken = taken && strcmp(row->name, not_taken[k]) != 0;
-        taken = taken && (ON_GPU || !option_needs_gpu(row->name));
+        taken = taken && (ON_GPU || strcmp(row->name, "recompute") != 0);
         bool of_length = strcmp(row->name, "steps") == 0 || strcmp(row->name, "tokens") == 0;
         bool of_data = strcmp(row->group, "data") == 0 && strcmp(row->name, "tokenizer") != 0;
         if ((length && of_length) || (data && of_data)) taken = false;   // one replaces the other
@@ -521,7 +511,7 @@ bool train_options_parse(TrainOptions *o, int argc, char **argv, Error *err) {
     o->help = train_options_given(o, "help");
     o->recipe_batch = recipe_batch(argc, argv);
     if (o->help) return true;
-    if (train_options_given(o, "resume-from")) o->resume = true;
+    o->resume = train_options_given(o, "resume");
     if (o->plan_search) o->plan = true;
     if (!train_options_check_paths(o, err) || !train_options_check_plan(o, err)
         || !train_options_check_reading(o, err) || !train_options_check_optimizer(o, err))

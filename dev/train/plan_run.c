@@ -95,9 +95,9 @@ PlanMachine plan_machine(Run *r) {
     if (!ON_GPU && !m.gpu && r->o.recompute)
         die("--recompute: needs a GPU (train_gpt2cu); leave it out");
     if (ON_GPU && m.gpu && m.speed_from == SPEED_ASSUMED
-        && strcmp(machine_precision(), "fp32") == 0)
-        die("--plan-gpu: this program computes in fp32, and the data sheet gives 16 bits only; "
-            "give the speed in fp32: %s@TFLOPS", m.name);
+        && strcmp(machine_precision(), "bf16") != 0)
+        die("--plan-gpu: this program computes in %s, and the data sheet gives 16 bits only; "
+            "give the speed: %s@TFLOPS", machine_precision(), m.name);
     if (!m.gpu) plan_this_machine(&m, r);
     return m;
 }

@@ -211,7 +211,7 @@ static Advice diverged_advice(const Run *r) {
     char *out = shell_word(r->o.out);
     if (strlen(out) <= 200 && (!known || all[best].val_loss < log((double)r->spec.c.V)))
         snprintf(advice.text, sizeof advice.text, "the run has diverged; continue from an earlier "
-                 "checkpoint with a lower rate: ./%s --out %s --resume-from %lld --lr %.2g",
+                 "checkpoint with a lower rate: ./%s --out %s --resume=%lld --lr %.2g",
                  *program_name(), out, (long long)all[known ? best : 0].step, r->o.lr / 10.0);
     free(out);
     free(all);

@@ -64,7 +64,7 @@ void save(Run *r) {
     progress_end(&saving.progress);
     free((char *)k.options);
     if (whole && failed)
-        die("%s; step_%08llu is complete, though: mend this and --resume-from %llu", err.text,
+        die("%s; step_%08llu is complete, though: mend this and --resume=%llu", err.text,
             (unsigned long long)r->step, (unsigned long long)r->step);
     if (failed)
         die("%s; %s", err.text, r->saved_step >= 0
@@ -88,7 +88,7 @@ void die_checkpoint(const Run *r, const char *from, const Error *why) {
     if (checkpoint_list_whole(&all, &n, r->o.out, &err))
         while (i < n && all[i].step < step) i++;
     if (i == 0) die("--resume: %s", why->text);
-    die("--resume: %s; --resume-from %lld continues from the checkpoint before", why->text,
+    die("--resume: %s; --resume=%lld continues from the checkpoint before", why->text,
         (long long)all[i - 1].step);
 }
 
@@ -154,7 +154,7 @@ void lock_output(Run *r) {
 }
 
 bool find_resumed(Path *from, const Run *r, Error *err) {
-    if (r->o.resume_from == OPTION_UNSET) return checkpoint_find(from, r->o.out, err);
+    if (r->o.resume_from <= 0) return checkpoint_find(from, r->o.out, err);
     return checkpoint_of_step(from, r->o.out, r->o.resume_from, err);
 }
 
@@ -198,6 +198,10 @@ static void check_gone_flags(const JsonNode *options, const char *from) {
                 "or write %s in %s/state.json: what follows will differ", key,
                 option_saved_words(saved), gone_flags[i].commit, off, from);
     }
+    const JsonNode *tf32 = json_get(options, "tf32");
+    if (ON_GPU && tf32 && tf32->type == JSON_TRUE && strcmp(machine_precision(), "tf32") != 0)
+        die("--resume: the run multiplied in TF32, and this program does so in %s; make train_gpt2cu "
+            "PRECISION=tf32", machine_precision());
 }
 
 void restore_options(Run *r) {

@@ -191,7 +191,7 @@ typedef struct {
     Period save_every;
     int keep;                      // 0: all
     bool resume, overwrite;
-    int64_t resume_from;           // OPTION_UNSET: the latest checkpoint
+    int64_t resume_from;           // 0: the latest checkpoint
     // generate
     const char *generate;
     int max_new, top_k;
@@ -210,7 +210,6 @@ typedef struct {
     int threads;                   // 0: all
     int64_t seed;
     int recompute;                 // a Recompute of train_gpt2.cu
-    bool tf32;
     bool plan;
     const char *plan_gpu;          // for plan_machine_parse of dev/plan/plan.c
     bool plan_search;
@@ -745,7 +744,7 @@ void load_moments(Run *r, const char *from, int64_t workers);
 // Locks --out: two runs would remove each other's files.
 void lock_output(Run *r);
 
-// Finds the checkpoint that the run continues from: --resume-from, or the latest.
+// Finds the checkpoint that the run continues from: of --resume=N, or the latest.
 bool find_resumed(Path *from, const Run *r, Error *err);
 
 // Restores the run's --timeout, before the ranks connect. Errors are restore_options' to report.
