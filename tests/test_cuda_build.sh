@@ -59,6 +59,7 @@ end cuda_architectures_are_detected
 
 [[ $(flags) == *-DPRECISION_FP32* ]] && note "bf16 is not the default"
 [[ $(flags PRECISION=fp32) == *-DPRECISION_FP32* ]] || note "PRECISION=fp32 gives bf16"
+[[ $(flags PRECISION=tf32) == *-DPRECISION_FP32\ -DPRECISION_TF32* ]] || note "PRECISION=tf32 is not fp32 multiplied so"
 [[ $(flags OPENMP=0) == *-fopenmp* ]] && note "OpenMP with OPENMP=0"
 end cuda_precision_is_a_flag
 
