@@ -275,7 +275,7 @@ prepare$(EXE): dev/prepare.c $(BUILD)/library.a
 	$(CC) $(FLAGS) -MMD -MP -MF $(BUILD)/$@.d $< $(BUILD)/library.a -o $@ -lm
 
 # The same files, without dev/cpu, for the trainer of GPUs: as C++, since CUDA is.
-GPU_OBJECTS = $(filter-out cpu/% data/tales.o,$(OBJECTS:$(BUILD)/objects/%=%))
+GPU_OBJECTS = $(filter-out cpu/% data/tales%,$(OBJECTS:$(BUILD)/objects/%=%))
 $(BUILD)/cuda/objects/%.o: dev/%.c $(BUILD)/nvflags
 	@mkdir -p $(@D)
 	$(NVCC) $(filter-out -gencode arch=%,$(NVFLAGS)) -DTRAINS_ON_GPU -x c++ -MMD -MP -MF $(@:.o=.d) -c $< -o $@

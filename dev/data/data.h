@@ -315,6 +315,8 @@ enum { TALE_MAX = 1024 };   // no tale is longer
 // tale. Returns 0 if the tale needs more than cap bytes; TALE_MAX bytes always suffice.
 size_t tale_write(char *out, size_t cap, double *nats, Rng *rng);
 
-// Parses a tale: *nats receives the same -ln p as from tale_write, bit for bit. False if the n
-// bytes are not a tale.
-bool tale_read(double *nats, const char *text, size_t n);
+// The grammar: lists of words, up to one without a name, and the list of plots; each ends with NULL.
+typedef struct { const char *name; const char *const *words; } TaleList;
+
+extern const TaleList tale_lists[];              // tales_words.c
+extern const char *const tale_plots[];           // tales_plots.c

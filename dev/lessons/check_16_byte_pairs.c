@@ -2,7 +2,6 @@
 // several sizes on tales that they were not learned from.
 #include "claim.h"
 #include "../data/data.h"
-#include "../data/tales.c"             // tale_write
 
 // ---- merges by hand ----
 
