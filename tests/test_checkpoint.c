@@ -20,6 +20,8 @@ static int symlink_or_refuse(const char *target, const char *link) {
 }
 #define symlink symlink_or_refuse
 #include "../dev/files/checkpoint.c"
+#include "../dev/files/run_folder.c"
+#include "../dev/files/weights.c"
 #undef symlink
 #include "../dev/base/rng.h"
 #include "files.h"

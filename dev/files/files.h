@@ -178,6 +178,9 @@ void json_free(Json *j);
 // nothing to free.
 bool json_parse(Json *j, const char *text, size_t n, Error *err);
 
+// Parses the file DIR/NAME.
+bool json_open(Json *json, const char *dir, const char *name, Error *err);
+
 // ---- writing ----
 
 // Writes a quoted, escaped string; bytes that are not UTF-8 become U+FFFD. Check ferror(f).
@@ -413,7 +416,7 @@ void gguf_put_tensors(GgufHeader *h, const Config *c, FloatType type);
 bool gguf_append(int fd, float *in, const Tensor *t, FloatType type, float *scratch,
                  const char *path, Error *err);
 
-// ==== checkpoint.c ===============================================================================
+// ==== checkpoint.c, weights.c, run_folder.c ======================================================
 // Checkpoints: directories that transformers' GPT2LMHeadModel.from_pretrained opens as they are.
 //
 //     OUT/step_00001000/model.safetensors       the weights, fp32, under Hugging Face's names
@@ -489,20 +492,40 @@ typedef struct {
     bool *whole;                         // receives true once OUT/step_N is complete, whatever
 } Checkpoint;                            // fails after that; NULL: not needed
 
-// ---- series and files ----
+// ---- checkpoint.c: series and files ----
 
+// A series is an array with one element for each parameter: the weights or a moment, of one worker
+// or of the whole run (worker -1). Series are numbered in the order of a save: the run's series,
+// then exp_avg and exp_avg_sq of worker 0, of worker 1, and so on.
+typedef struct { Kept what; int worker; } Series;
+
+enum { MAX_WORKERS = 1 << 16 };          // a larger number means a damaged file
+
+Series series_at(int i);
 int series_index(Kept what, int worker);
 
+// What stands before a tensor's name: "", "exp_avg.", "worker3.exp_avg_sq.", by the series.
 typedef struct { char text[40]; } Prefix;
+
+Prefix series_prefix(int i);
+extern const char *const kept_prefixes[N_KEPT];
 
 typedef enum {
     FILE_WEIGHTS, FILE_OPTIMIZER, FILE_OUTER, FILE_AVERAGE, FILE_WORKERS, N_FILES
 } KeptFile;
 
+extern const char *const kept_file_names[N_FILES];
+
+// The index of a file's first series; for N_FILES, the number of all series.
+int kept_file_first(int file, int64_t workers);
+
+// Whether a save writes this file.
+bool kept_file_has(const Checkpoint *k, int file);
+
 // The index after the last series that a save writes.
 int kept_end(const Checkpoint *k);
 
-// ---- matching a file's tensors with the table of gpt2.h ----
+// ---- weights.c: a file's tensors, matched with the table of gpt2.h ----
 
 // A file of tensors: opened and checked as a whole, then read bucket by bucket.
 typedef struct {
@@ -517,7 +540,7 @@ typedef struct {
     bool warned;                         // about NaN or infinite weights
 } TensorFile;
 
-// ---- loading ----
+// ---- run_folder.c: finding a checkpoint ----
 
 typedef struct { char text[64]; } StepName;
 
@@ -536,6 +559,13 @@ bool path_is_dir(const char *path);
 // A run's checkpoint is its latest one; without that link (copies lose it), its newest one. The
 // functions below take the path in `found`.
 bool checkpoint_find(Path *found, const char *path, Error *err);
+
+// ---- weights.c, checkpoint.c: loading it ----
+
+#define WEIGHTS_INDEX "model.safetensors.index.json"     // names the shards of others' weights
+
+// Refuses weights in a directory that only Python can read, with the command that converts them.
+bool weights_foreign_in(const char *dir, Error *err);
 void tensor_file_close(TensorFile *f);
 
 // Opens one file of the checkpoint at `path` (from checkpoint_find) and checks that it holds every
@@ -556,12 +586,20 @@ void tensor_file_bucket(float *elements, TensorFile *f, Kept what, int worker, i
 // *json receives the whole file, for json_get(json.root, "options"). Free it with json_free.
 bool checkpoint_load_state(TrainState *s, Json *json, const char *dir, Error *err);
 
-// ---- writing the files of one checkpoint ----
+// ---- checkpoint.c: writing the files of one checkpoint ----
+
+// A save's position in its sequence of calls to Checkpoint.source.
+typedef struct { const Checkpoint *k; int series, bucket; } Pull;
+
+bool checkpoint_write_files(const char *dir, Pull *p, Error *err);
+
+// Makes the calls that remain.
+void pull_rest(Pull *p);
 
 // Text is built in memory and written in one call, so there is one place to check for errors.
 typedef struct { FILE *f; char *text; size_t n; } TextBuffer;
 
-// ---- the run's directory: names, the link, removing old checkpoints ----
+// ---- run_folder.c: names, the link, removing old checkpoints ----
 
 // The index of the checkpoint with the lowest validation loss, the oldest of equals. If no
 // checkpoint has one: n.

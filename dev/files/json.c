@@ -383,6 +383,16 @@ bool json_parse(Json *j, const char *text, size_t n, Error *err) {
     return parsed;
 }
 
+bool json_open(Json *json, const char *dir, const char *name, Error *err) {
+    Path path;
+    FileMap file;
+    Error why;
+    if (!path_join(&path, dir, name, err) || !file_map(&file, path.text, err)) return false;
+    bool parsed = json_parse(json, (const char *)file.bytes, file.n, &why);
+    file_unmap(&file);
+    return parsed || fail(err, "%s: %s", path.text, why.text);
+}
+
 // ---- writing ----
 
 void json_write_string(FILE *f, const char *text, size_t n) {

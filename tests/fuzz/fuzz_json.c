@@ -2,6 +2,7 @@
 // config.json and as state.json, accepted sizes and counts fit their ranges.
 #include <assert.h>
 #include "../../dev/files/checkpoint.c"
+#include "../../dev/files/weights.c"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     Json j;

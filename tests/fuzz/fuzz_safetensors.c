@@ -4,6 +4,7 @@
 // So an input that begins with the header's bracket gets its length put before it; the header then
 // ends at the first NUL, and the tensors' bytes follow.
 #include "../../dev/files/checkpoint.c"
+#include "../../dev/files/weights.c"
 #include "../../dev/files/safetensors.c"
 
 // As one of a checkpoint's files, of the smallest model, with one worker.

@@ -1,0 +1,425 @@
+// Reading a checkpoint's tensors, ours or others': config.json, the names that modules around a model
+// leave, and what is not GPT-2 (files.h).
+#include "files.h"
+#include <assert.h>
+#include <dirent.h>
+
+// ---- config.json ----
+
+// Refuses variants of GPT-2 that the trainers do not implement. An absent key has transformers'
+// default, which is always the variant implemented here.
+static bool config_check_variant(const JsonNode *root, const Config *c, Error *err) {
+    const JsonNode *v = json_get(root, "activation_function");
+    if (v && !json_is(v, "gelu_new") && !json_is(v, "gelu_pytorch_tanh"))
+        return fail(err, "\"activation_function\" is %s; only gelu_new is supported",
+                    v->type == JSON_STRING ? json_show(v).text : json_type_name(v->type));
+    v = json_get(root, "layer_norm_epsilon");
+    if (v && (v->type != JSON_NUMBER || fabs(strtod(v->text, NULL) / 1e-5 - 1.0) > 1e-6))
+        return fail(err, "\"layer_norm_epsilon\" must be 1e-5");
+    v = json_get(root, "n_inner");
+    int64_t inner;
+    if (v && v->type != JSON_NULL && !json_to_int(&inner, v, 4LL*c->C, 4LL*c->C))
+        return fail(err, "\"n_inner\" must be null or 4 * n_embd = %lld", 4LL*c->C);
+    static const struct { const char *key; JsonType wanted; } flags[] = {
+        { "scale_attn_weights", JSON_TRUE }, { "scale_attn_by_inverse_layer_idx", JSON_FALSE },
+        { "add_cross_attention", JSON_FALSE },
+    };
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
+        v = json_get(root, flags[i].key);
+        if (v && v->type != flags[i].wanted)
+            return fail(err, "\"%s\" must be %s; no other variant is supported", flags[i].key,
+                        json_type_name(flags[i].wanted));
+    }
+    return true;
+}
+
+static bool config_from_json(Config *c, const JsonNode *root, Error *err) {
+    if (root->type != JSON_OBJECT) return fail(err, "not a JSON object");
+    const JsonNode *type = json_need(root, "model_type", JSON_STRING, err);
+    if (!type) return false;
+    if (!json_is(type, "gpt2"))
+        return fail(err, "a model of type \"%s\"; only gpt2 is supported",
+                    json_show(type).text);
+    const char *positions = json_get(root, "n_positions") ? "n_positions"
+                          : json_get(root, "n_ctx") ? "n_ctx"             // OpenAI's name for it
+                          : json_get(root, "block_size") ? "block_size"   // nanoGPT's
+                          : "n_positions";
+    int64_t L, NH, C, V, P;              // limits: no later product overflows 64 bits
+    if (!json_get_int(&L, root, "n_layer", 1, 1 << 14, err)
+        || !json_get_int(&NH, root, "n_head", 1, 1 << 20, err)
+        || !json_get_int(&C, root, "n_embd", 1, 1 << 20, err)
+        || !json_get_int(&V, root, "vocab_size", 1, 1 << 24, err)
+        || !json_get_int(&P, root, positions, 1, 1 << 24, err)) return false;
+    c->L = (int)L;
+    c->NH = (int)NH;
+    c->C = (int)C;
+    c->V = (int)V;
+    c->P = (int)P;
+    c->cut = 0;
+    if (C % NH != 0)
+        return fail(err, "%d heads (n_head) do not divide %d channels (n_embd)", c->NH, c->C);
+    return config_check_variant(root, c, err);
+}
+
+static bool config_read(Config *c, const char *dir, Error *err) {
+    Json json;
+    Error why;
+    if (!json_open(&json, dir, "config.json", err)) return false;
+    bool good = config_from_json(c, json.root, &why);
+    json_free(&json);
+    return good || fail(err, "%s/config.json: %s", dir, why.text);
+}
+
+// ---- matching a file's tensors with the table of gpt2.h ----
+
+// "12.rest" -> 12 and "rest"; NULL if the text does not begin with a number without extra zeros.
+static const char *name_number(int *number, const char *text) {
+    char *end;
+    if (text[0] < '0' || text[0] > '9' || (text[0] == '0' && text[1] != '.')) return NULL;
+    long value = strtol(text, &end, 10);
+    *number = (int)value;
+    return *end == '.' && value <= 1 << 20 ? end + 1 : NULL;
+}
+
+// "h.3.ln_1.weight" -> LN1_GAIN of layer 3; -1 if the table has no such name.
+static int tensor_kind_of(int *layer, const char *name) {
+    *layer = 0;
+    bool in_block = strncmp(name, "h.", 2) == 0;
+    if (in_block && !(name = name_number(layer, name + 2))) return -1;
+    for (int kind = 0; kind < N_KINDS; kind++) {
+        const char *key = tensor_kinds[kind].key;
+        bool blocks = strncmp(key, "h.%d.", 5) == 0;
+        if (blocks == in_block && strcmp(name, blocks ? key + 5 : key) == 0) return kind;
+    }
+    return -1;
+}
+
+// The tensor's index in the flat buffer, so that gpt2_tensor(c, index) describes it; -1: unknown.
+static int tensor_place(const Config *c, const char *name) {
+    int layer, kind = tensor_kind_of(&layer, name);
+    if (kind < FIRST_IN_BLOCK) return kind;
+    if (kind > LAST_IN_BLOCK) return kind + (c->L - 1) * KINDS_IN_BLOCK;
+    return layer < c->L ? kind + layer * KINDS_IN_BLOCK : -1;
+}
+
+typedef struct { char text[100]; } PlainName;
+
+// A tensor's name without the parts that modules around the model add to it: "transformer." in
+// Hugging Face's files, and what training with PyTorch leaves before or within a name.
+static PlainName plain_name(const char *name) {
+    static const char *const around = ".transformer.model.base_model.module._orig_mod."
+                                      "_forward_module._fsdp_wrapped_module."
+                                      "_checkpoint_wrapped_module.";
+    PlainName plain = { "" };
+    char part[sizeof plain.text];
+    for (size_t at = 0, n; *name && at < sizeof plain.text; name += n) {
+        n = strcspn(name, ".") + 1;
+        snprintf(part, sizeof part, ".%.*s", (int)n, name);
+        bool last = name[n - 1] == '\0';
+        if (last || n == 1 || !strstr(around, part))
+            at += (size_t)snprintf(plain.text + at, sizeof plain.text - at, "%s", part + 1);
+        n -= last;
+    }
+    return plain;
+}
+
+// The series of a tensor name's prefix, or -1. *plain receives the name without that prefix.
+static int series_of_name(PlainName *plain, const char *name) {
+    int worker = -1, what = N_KEPT;
+    bool of_worker = strncmp(name, "worker", 6) == 0;
+    if (of_worker && (!(name = name_number(&worker, name + 6)) || worker >= MAX_WORKERS)) return -1;
+    do what--; while (strncmp(name, kept_prefixes[what], strlen(kept_prefixes[what])) != 0);
+    if (of_worker && what != KEPT_EXP_AVG && what != KEPT_EXP_AVG_SQ) return -1;
+    name += strlen(kept_prefixes[what]);         // the weights' prefix is ""
+    *plain = plain_name(name);
+    return series_index((Kept)what, worker);
+}
+
+typedef struct { char text[80]; } ShapeText;
+
+static ShapeText shape_text(const size_t *dims, int n_dims) {
+    ShapeText shape;
+    size_t at = 0;
+    for (int i = 0; i < n_dims && at + 24 < sizeof shape.text; i++)
+        at += (size_t)snprintf(shape.text + at, 24, "%s%zu", i ? "," : "(", dims[i]);
+    snprintf(shape.text + at, 3, n_dims ? ")" : "()");
+    return shape;
+}
+
+static bool tensor_is_vector(const Tensor *t) {
+    return tensor_kinds[t->kind].rows == DIM_1;
+}
+
+// `linear`: PyTorch's Linear, as in nanoGPT, keeps the blocks' matrices (out, in).
+static bool tensor_check(const SafeTensor *t, const Tensor *wanted, bool linear, Error *err) {
+    bool vector = tensor_is_vector(wanted), turned = linear && wanted->layer >= 0;
+    size_t dims[2] = { vector || turned ? wanted->cols : wanted->rows,
+                       turned ? wanted->rows : wanted->cols };
+    int n_dims = vector ? 1 : 2;
+    bool same = t->n_dims == n_dims && memcmp(t->dims, dims, (size_t)n_dims * sizeof *dims) == 0;
+    if (!same)
+        return fail(err, "tensor \"%.80s\" is %s, but config.json needs %s", t->name,
+                    shape_text(t->dims, t->n_dims).text, shape_text(dims, n_dims).text);
+    return safetensors_is_real(t, err);
+}
+
+// The index in f->tensors for a tensor of this name; -1: none.
+static int64_t tensor_file_place(const TensorFile *f, const char *name) {
+    PlainName plain;
+    int series = series_of_name(&plain, name);
+    int place = series < f->first || series >= f->end ? -1 : tensor_place(&f->config, plain.text);
+    return place < 0 ? -1 : (int64_t)(series - f->first) * gpt2_n_tensors(&f->config) + place;
+}
+
+// Constants that older Hugging Face files hold beside the weights: the causal mask and its -1e4.
+static bool weights_is_mask(const char *name) {
+    size_t n = strlen(name);
+    return (n > 10 && strcmp(name + n - 10, ".attn.bias") == 0)
+        || (n > 17 && strcmp(name + n - 17, ".attn.masked_bias") == 0);
+}
+
+// The output head of a file of weights; NULL: none.
+static const SafeTensor *weights_head(const TensorFile *f) {
+    for (size_t i = 0; f->first == KEPT_WEIGHTS && i < f->s.n_tensors; i++)
+        if (strcmp(plain_name(f->s.tensors[i].name).text, "lm_head.weight") == 0)
+            return &f->s.tensors[i];
+    return NULL;
+}
+
+// The first tensor that is neither in the table nor a mask or a head among weights; NULL: none.
+static const SafeTensor *tensor_file_stranger(const TensorFile *f) {
+    const SafeTensor *head = weights_head(f);
+    for (size_t i = 0; i < f->s.n_tensors; i++) {
+        const SafeTensor *t = &f->s.tensors[i];
+        bool mask = f->first == KEPT_WEIGHTS && weights_is_mask(t->name);
+        if (!mask && t != head && tensor_file_place(f, t->name) < 0) return t;
+    }
+    return NULL;
+}
+
+// Fills f->tensors from f->s: a tensor may be there once. A head without an embedding is both:
+// safetensors' save_model writes tied weights under one name.
+static bool tensor_file_index(TensorFile *f, size_t total, Error *err) {
+    const SafeTensor *head = weights_head(f);
+    int n = gpt2_n_tensors(&f->config);
+    f->tensors = (const SafeTensor **)calloc(total, sizeof *f->tensors);
+    if (!f->tensors) return fail(err, "out of memory for %zu tensors", total);
+    for (size_t i = 0; i < f->s.n_tensors; i++) {
+        const SafeTensor *t = &f->s.tensors[i];
+        int64_t at = tensor_file_place(f, t->name);
+        if (at < 0) continue;
+        Tensor wanted = gpt2_tensor(&f->config, (int)(at % n));
+        if (f->tensors[at])
+            return fail(err, "two tensors are called \"%s%s\"",
+                        series_prefix(f->first + (int)(at / n)).text, wanted.key);
+        f->tensors[at] = t;
+        if (f->first != KEPT_WEIGHTS || wanted.init == INIT_ZEROS) f->biases = true;
+        if (wanted.kind == QKV_W && t->n_dims == 2 && f->first == KEPT_WEIGHTS)
+            f->linear = t->dims[0] > t->dims[1];
+    }
+    if (head && !f->tensors[WTE]) f->tensors[WTE] = head;
+    return true;
+}
+
+// Every tensor of the table must be present, in the right shape. But weights may be without all
+// biases (nanoGPT's bias=False): then these are 0.
+static bool tensor_file_check(TensorFile *f, Error *err) {
+    size_t n = (size_t)gpt2_n_tensors(&f->config), total = (size_t)(f->end - f->first) * n;
+    if (!tensor_file_index(f, total, err)) return false;
+    const SafeTensor *other = tensor_file_stranger(f);
+    for (size_t i = 0; i < total; i++) {
+        Tensor wanted = gpt2_tensor(&f->config, (int)(i % n));
+        if (f->tensors[i] && !tensor_check(f->tensors[i], &wanted, f->linear, err)) return false;
+        if (f->tensors[i] || (wanted.init == INIT_ZEROS && !f->biases)) continue;
+        return fail(err, "tensor \"%s%s\" is missing%s%.80s%s",
+                    series_prefix(f->first + (int)(i / n)).text, wanted.key,
+                    other ? "; the file has \"" : "", other ? other->name : "", other ? "\"" : "");
+    }
+    return true;
+}
+
+// ---- opening ----
+
+// Refuses a file of weights that only Python can read, with the command that converts it.
+static bool weights_foreign(const char *path, Error *err) {
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    Path config;
+    FileMap m;
+    Error none;
+    int n = snprintf(config.text, sizeof config.text, "%.*sconfig.json", (int)(name - path), path);
+    if (n >= (int)sizeof config.text || !file_map(&m, path, &none)) return true;
+    bool zip = m.n > 4 && memcmp(m.bytes, "PK\3\4", 4) == 0;
+    bool pickle = m.n > 2 && m.bytes[0] == 0x80 && m.bytes[1] >= 2 && m.bytes[1] <= 5;
+    file_unmap(&m);
+    if (!zip && !pickle) return true;
+    if (access(config.text, F_OK) == 0)
+        return fail(err, "%s: a PyTorch pickle, which only Python reads; run there: python3 -c "
+                         "\"import transformers as t; t.GPT2LMHeadModel.from_pretrained('.')"
+                         ".save_pretrained('.', safe_serialization=True)\"", path);
+    return fail(err, "%s: a PyTorch pickle, which only Python reads; if it is nanoGPT's, run "
+                     "there: python3 -c \"import json, torch, safetensors.torch as s; "
+                     "c = torch.load('%s', 'cpu'); json.dump(dict(c['model_args'], "
+                     "model_type='gpt2'), open('config.json', 'w')); s.save_file({k: v.clone() "
+                     "for k, v in c['model'].items()}, 'model.safetensors')\"", path, name);
+}
+
+bool weights_foreign_in(const char *dir, Error *err) {
+    DIR *d = opendir(dir);
+    bool good = true;
+    Path path;
+    Error none;
+    for (struct dirent *e; d && good && (e = readdir(d)) != NULL; )
+        good = !path_join(&path, dir, e->d_name, &none) || weights_foreign(path.text, err);
+    if (d) closedir(d);
+    return good;
+}
+
+// Opens the files that DIR/model.safetensors.index.json names: {"weight_map": {TENSOR: FILE}}.
+static bool weights_open_shards(TensorFile *f, const char *dir, Error *err) {
+    Json json;
+    Error why;
+    Path path;
+    if (!json_open(&json, dir, WEIGHTS_INDEX, err)) return false;
+    const JsonNode *map = json_need(json.root, "weight_map", JSON_OBJECT, &why), *before, *k = map;
+    bool good = map || fail(err, "%s: %s", f->path.text, why.text);
+    if (map) k = json_first(map);
+    for (; good && k < json_end(map); k = json_next(k + 1)) {
+        const JsonNode *file = k + 1;
+        if (file->type != JSON_STRING || strchr(file->text, '/')) {
+            good = fail(err, "%s: byte %zu: not the name of a file in this directory",
+                        f->path.text, file->at);
+            continue;
+        }
+        for (before = json_first(map); before < k && !json_is(before + 1, file->text); )
+            before = json_next(before + 1);
+        if (before == k)                                 // the first tensor of this file
+            good = path_join(&path, dir, file->text, err)
+                && safetensors_add(&f->s, path.text, err);
+    }
+    json_free(&json);
+    return good;
+}
+
+// Opens the weights in DIR: model.safetensors, or its shards.
+static bool weights_open(TensorFile *f, const char *dir, Error *err) {
+    if (access(f->path.text, F_OK) == 0) return safetensors_open(&f->s, f->path.text, err);
+    if (!path_join(&f->path, dir, WEIGHTS_INDEX, err)) return false;
+    if (access(f->path.text, F_OK) == 0) return weights_open_shards(f, dir, err);
+    return weights_foreign_in(dir, err) && fail(err, "%s: model.safetensors is missing", dir);
+}
+
+// Refuses tensors that the table does not name, and a head that does not repeat the embedding.
+static bool tensor_file_check_others(const TensorFile *f, Error *err) {
+    const SafeTensor *t = tensor_file_stranger(f), *head = weights_head(f);
+    if (t)
+        return fail(err, f->first == KEPT_WEIGHTS
+                    ? "tensor \"%.80s\" is not part of the GPT-2 that config.json describes"
+                    : "tensor \"%.80s\" does not belong in this file", t->name);
+    const SafeTensor *wte = head ? f->tensors[WTE] : NULL;
+    if (!head || (wte->dtype == head->dtype && wte->count == head->count
+                  && memcmp(wte->data, head->data, head->end - head->begin) == 0)) return true;
+    return fail(err, "lm_head.weight differs from wte.weight; only tied weights are supported");
+}
+
+void tensor_file_close(TensorFile *f) {
+    free(f->tensors);
+    safetensors_close(&f->s);
+    gguf_model_free(&f->gguf);
+    file_unmap(&f->single);
+    memset(f, 0, sizeof *f);
+}
+
+// Opens f->path, a whole model in one file, and sets f->config.
+static bool single_open(TensorFile *f, Error *err) {
+    Error why;
+    const FileMap *m = &f->single;
+    if (!weights_foreign(f->path.text, err) || !file_map(&f->single, f->path.text, err))
+        return false;
+    bool good = gguf_is(m->bytes, m->n) ? gguf_model(&f->gguf, m->bytes, m->n, &why)
+                                        : llmc_config(&f->config, m->bytes, m->n, &why);
+    if (f->gguf.tensors) f->config = f->gguf.c;
+    return good || fail(err, "%s: %s", f->path.text, why.text);
+}
+
+bool tensor_file_open(TensorFile *f, const char *path, KeptFile file, int64_t workers,
+                      const Config *c, Error *err) {
+    Error why;
+    memset(f, 0, sizeof *f);
+    f->config = *c;
+    f->first = kept_file_first(file, workers);
+    f->end = kept_file_first(file + 1, workers);
+    bool single = file == FILE_WEIGHTS && !path_is_dir(path), good;
+    if (single) {
+        snprintf(f->path.text, sizeof f->path.text, "%s", path);
+        good = single_open(f, err);
+        if (good && memcmp(c, &f->config, sizeof *c) != 0)
+            good = fail(err, "%s: not the model that was expected", path);
+    } else {
+        if (!path_join(&f->path, path, kept_file_names[file], err)) return false;
+        if ((file == FILE_OUTER || file == FILE_WORKERS) && access(f->path.text, F_OK) != 0)
+            return fail(err, "%s: %s is missing; the run had %lld workers", path,
+                        kept_file_names[file], (long long)workers);
+        good = file == FILE_WEIGHTS ? weights_open(f, path, err)
+                                    : safetensors_open(&f->s, f->path.text, err);
+        if (good && !(tensor_file_check(f, &why) && tensor_file_check_others(f, &why)))
+            good = fail(err, "%s: %s", f->path.text, why.text);
+    }
+    if (!good) tensor_file_close(f);
+    return good;
+}
+
+bool checkpoint_config(Config *c, const char *path, Error *err) {
+    TensorFile f;
+    memset(&f, 0, sizeof f);
+    snprintf(f.path.text, sizeof f.path.text, "%s", path);
+    bool good = path_is_dir(path)
+              ? config_read(c, path, err) && tensor_file_open(&f, path, FILE_WEIGHTS, 0, c, err)
+              : single_open(&f, err);
+    if (good) *c = f.config;
+    tensor_file_close(&f);
+    return good;
+}
+
+static void weights_warn(TensorFile *f, const float *elements, int bucket) {
+    const Config *c = &f->config;
+    size_t begin = gpt2_bucket(c, bucket).begin;
+    int i = gpt2_bucket_tensor(c, bucket), end = gpt2_bucket_tensor(c, bucket + 1);
+    for (; !f->warned && i < end; i++) {
+        Tensor t = gpt2_tensor(c, i);
+        for (size_t j = 0; !f->warned && j < t.count; j++)
+            f->warned = !isfinite(elements[t.offset - begin + j]);
+        if (f->warned)
+            warn("warning: %s: \"%s\" holds NaN or infinite weights", f->path.text, t.key);
+    }
+}
+
+// out (t->count) = the tensor t as we keep it; `from` is the file's.
+static void tensor_file_tensor(float *out, const TensorFile *f, const SafeTensor *from,
+                               const Tensor *t) {
+    Error none;
+    if (!from)
+        memset(out, 0, t->count * sizeof *out);
+    else if (f->linear && t->layer >= 0 && !tensor_is_vector(t))
+        floats_transpose(out, from->data, t->rows, t->cols, safetensors_type(from));
+    else
+        safetensors_read(out, from, &none);
+}
+
+void tensor_file_bucket(float *elements, TensorFile *f, Kept what, int worker, int bucket) {
+    const Config *c = &f->config;
+    Range range = gpt2_bucket(c, bucket);
+    Error none;
+    int series = series_index(what, worker), n = gpt2_n_tensors(c);
+    assert(series >= f->first && series < f->end);
+    const size_t first = (size_t)(series - f->first) * (size_t)n;
+    bool llmc = f->single.bytes && !f->gguf.tensors;
+    if (llmc) llmc_params(elements, range, c, f->single.bytes, f->single.n, &none);
+    int end = llmc ? 0 : gpt2_bucket_tensor(c, bucket + 1);
+    for (int i = gpt2_bucket_tensor(c, bucket); i < end; i++) {
+        Tensor t = gpt2_tensor(c, i);
+        float *out = elements + t.offset - range.begin;
+        if (f->gguf.tensors) gguf_tensor(out, &f->gguf, i);
+        else tensor_file_tensor(out, f, f->tensors[first + (size_t)i], &t);
+    }
+    if (what == KEPT_WEIGHTS) weights_warn(f, elements, bucket);
+}
