@@ -1,7 +1,7 @@
 // GPT-2's byte-pair encoding (BPE): the vocabulary in memory, text to words, words to tokens.
 // (Sennrich, Haddow and Birch, "Neural Machine Translation of Rare Words with Subword Units", ACL
 // 2016; over bytes as in Radford et al., "Language Models are Unsupervised Multitask Learners",
-// 2019.) tokenizer.c includes this file, shows how to use it, and reads and writes vocabularies.
+// 2019.) tokenizer.c reads and writes vocabularies.
 //
 // Encoding has two steps. Pre-tokenization splits the text into words by fixed rules: "It's 3
 // o'clock" -> It 's _3 _o 'clock, where _ is a space that belongs to the word after it. Then each
@@ -217,27 +217,6 @@ size_t tokenizer_cut(const char *text, size_t n) {
 
 // ============================== words to tokens ==============================
 
-#define SHORT_WORD 64                // up to here a scan of all pairs is fastest
-
-// Merges a short word in place: ids (n). Returns the number of tokens left.
-static size_t merge_short(const Tokenizer *t, int *ids, size_t n) {
-    int rank[SHORT_WORD];                                  // of the pair ids[i], ids[i+1]
-    for (size_t i = 0; i + 1 < n; i++) rank[i] = tokenizer_rank(t, ids[i], ids[i+1]);
-    while (n > 1) {
-        size_t best = 0;
-        for (size_t i = 1; i + 1 < n; i++)
-            if (rank[i] < rank[best]) best = i;
-        if (rank[best] == NO_RANK) break;
-        ids[best] = t->merges[rank[best]].result;
-        n--;
-        for (size_t i = best + 1; i < n; i++) ids[i] = ids[i+1];
-        for (size_t i = best + 1; i + 1 < n; i++) rank[i] = rank[i+1];
-        if (best > 0) rank[best-1] = tokenizer_rank(t, ids[best-1], ids[best]);
-        if (best + 1 < n) rank[best] = tokenizer_rank(t, ids[best], ids[best+1]);
-    }
-    return n;
-}
-
 static bool heap_less(HeapEntry a, HeapEntry b) {
     return a.key != b.key ? a.key < b.key : a.item < b.item;
 }
@@ -267,57 +246,55 @@ HeapEntry heap_pop(Heap *h) {
     return first;
 }
 
-// A long word as a linked list with a heap of pairs: a merge takes O(log n) time.
+// A word that is merged: a linked list of tokens, and a heap of their pairs. A merge takes O(log n)
+// time, however long the word is.
+typedef struct { int id, rank; size_t before, after; } Node;   // rank: of the pair that begins here
+
+enum { SHORT_WORD = 64 };              // needs no memory but the heap's
+
 typedef struct {
     const Tokenizer *t;
-    int *ids;                      // (n)
-    int *rank;                     // (n) of the pair that begins here, or NO_RANK
-    size_t *before, *after;        // (n) neighbours; after the last comes n
+    Node *nodes;                       // (n) after the last comes n
     size_t n;
-    Heap heap;                     // (rank, position); may be out of date
-} LongWord;
+    Heap pairs;                        // (rank, place); may be out of date
+} Word;
 
-static void long_word_rank(LongWord *w, size_t i) {
-    size_t next = w->after[i];
-    w->rank[i] = next == w->n ? NO_RANK : tokenizer_rank(w->t, w->ids[i], w->ids[next]);
-    if (w->rank[i] != NO_RANK) heap_push(&w->heap, w->rank[i], i);
+static void word_rank(Word *w, size_t i) {
+    Node *node = &w->nodes[i];
+    node->rank = node->after == w->n ? NO_RANK
+               : tokenizer_rank(w->t, node->id, w->nodes[node->after].id);
+    if (node->rank != NO_RANK) heap_push(&w->pairs, node->rank, i);
 }
 
 // Merges the pair at i into one token, at i.
-static void long_word_merge(LongWord *w, size_t i) {
-    size_t gone = w->after[i];
-    w->ids[i] = w->t->merges[w->rank[i]].result;
-    w->rank[gone] = NO_RANK;
-    w->after[i] = w->after[gone];
-    if (w->after[i] < w->n) w->before[w->after[i]] = i;
-    long_word_rank(w, i);
-    if (i > 0) long_word_rank(w, w->before[i]);
+static void word_merge(Word *w, size_t i) {
+    Node *node = &w->nodes[i], *gone = &w->nodes[node->after];
+    node->id = w->t->merges[node->rank].result;
+    gone->rank = NO_RANK;
+    node->after = gone->after;
+    if (node->after < w->n) w->nodes[node->after].before = i;
+    word_rank(w, i);
+    if (i > 0) word_rank(w, node->before);
 }
 
-// Same result as merge_short, for long words.
-static size_t merge_long(const Tokenizer *t, int *ids, size_t n) {
-    LongWord w = { t, ids, NULL, NULL, NULL, n, { NULL, 0, 0 } };
-    w.rank = (int *)alloc_or_die(n * sizeof *w.rank, "a long word");
-    w.before = (size_t *)alloc_or_die(n * sizeof *w.before, "a long word");
-    w.after = (size_t *)alloc_or_die(n * sizeof *w.after, "a long word");
-    for (size_t i = 0; i < n; i++) w.before[i] = i - 1, w.after[i] = i + 1;
-    for (size_t i = 0; i < n; i++) long_word_rank(&w, i);
-    while (w.heap.n > 0) {
-        HeapEntry best = heap_pop(&w.heap);
-        if (w.rank[best.item] == best.key) long_word_merge(&w, (size_t)best.item);
-    }
+size_t merge_word(const Tokenizer *t, int *ids, const char *text, size_t n) {
+    Node few[SHORT_WORD];
+    Word w = { t, few, n, { NULL, 0, 0 } };
     size_t count = 0;
-    for (size_t i = 0; i < n; i = w.after[i]) ids[count++] = ids[i];
-    free(w.rank);
-    free(w.before);
-    free(w.after);
-    free(w.heap.entries);
+    if (n > SHORT_WORD) w.nodes = (Node *)alloc_or_die(n * sizeof *w.nodes, "a long word");
+    for (size_t i = 0; i < n; i++) {
+        Node node = { t->byte_id[(unsigned char)text[i]], NO_RANK, i - 1, i + 1 };
+        w.nodes[i] = node;
+    }
+    for (size_t i = 0; i < n; i++) word_rank(&w, i);
+    while (w.pairs.n > 0) {
+        HeapEntry best = heap_pop(&w.pairs);
+        if (w.nodes[best.item].rank == best.key) word_merge(&w, (size_t)best.item);
+    }
+    for (size_t i = 0; i < n; i = w.nodes[i].after) ids[count++] = w.nodes[i].id;
+    if (n > SHORT_WORD) free(w.nodes);
+    free(w.pairs.entries);
     return count;
-}
-
-size_t merge_word(const Tokenizer *t, int *ids, const char *word, size_t n) {
-    for (size_t i = 0; i < n; i++) ids[i] = t->byte_id[(unsigned char)word[i]];
-    return n <= SHORT_WORD ? merge_short(t, ids, n) : merge_long(t, ids, n);
 }
 
 size_t tokenizer_encode(const Tokenizer *t, int *ids, const char *text, size_t n) {

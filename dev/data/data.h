@@ -145,8 +145,7 @@ void tokenizer_push_bytes(Tokenizer *t);
 void tokenizer_bytes(Tokenizer *t);
 
 // ============================== the alphabet ==============================
-// Vocabulary files write each byte as a printable character: a visible character stands for itself,
-// any other byte for a character from U+0100 on. Space is U+0120, a G with a dot.
+// Vocabulary files write each byte as a printable character (bpe.c).
 
 #define HIDDEN_BYTES 68
 
@@ -155,12 +154,6 @@ int byte_to_char(int b);
 int char_to_byte(int c);
 
 // ============================== text to words ==============================
-// Pre-tokenization by GPT-2's regular expression, in which the first matching alternative wins:
-//
-//     's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
-//
-// with the letters, numbers and spaces of Unicode 16.0. A byte outside UTF-8 characters counts
-// as a character of class OTHER.
 
 // The length of the first word of text[0..n), n > 0.
 size_t word_length(const char *text, size_t n);
@@ -238,20 +231,14 @@ void tokenizer_train(Tokenizer *t, const WordCounts *counts, int vocab_size,
 void tokenizer_print(FILE *f, const Tokenizer *t);
 
 // ============================== writing the pairs of a GGUF ==============================
-// llama.cpp needs a token for each of the embedding's V rows. Added tokens become control tokens,
-// which it never produces from a text either.
 
 void tokenizer_put_gguf(GgufHeader *h, const Tokenizer *t, int V);
 
 // ============================== reading vocabularies ==============================
-// Four file formats hold the same vocabulary. Each reader ends with tokenizer_check, and reports
-// any error in one line.
 
 // What a vocabulary in JSON that is about to be read calls its end of text. Whatever the name, the
 // token is <|endoftext|> from then on, here and in the files that we write.
 const char **tokenizer_eos(void);
-
-// ---- any of the four formats ----
 
 // Reads a vocabulary: tokenizer.json, vocab.json with merges.txt beside it, a .tiktoken file, a
 // GGUF, or a directory that holds one of the first two. On failure there is nothing to free.

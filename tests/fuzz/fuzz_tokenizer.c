@@ -137,8 +137,7 @@ static void check_merges(const Tokenizer *t) {
     }
 }
 
-// The tokens beyond the bytes, again and again: a word long enough for merge_long, if they are
-// letters.
+// The tokens beyond the bytes, again and again: a long word, if they are letters.
 static void check_long_text(const Tokenizer *t) {
     char text[256];
     size_t at = 0, length;
