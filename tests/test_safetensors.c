@@ -70,9 +70,6 @@ TEST(refusals) {
         { "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},"
           "\"b\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[3,7]}}", 7,
           "tensor \"b\": overlaps another at byte 3 of the data" },
-        { "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
-          "\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}", 2,
-          "the header: byte 53: the key \"a\" appears a second time" },
         { "{\"a\\n\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1,
           "byte 1 of the header: a control character in a name" },
         { "", 0, "the header: byte 0: the text ends where a value was expected" },

@@ -265,7 +265,7 @@ TEST(tokenizer_json_is_checked) {
         { "", "", "", "no <|endoftext|>" }, { "", "", EOT("258"), "without gaps" },
         { ", \"<|endoftext|>\": 257", "", EOT("257"), "no token has id 256" },
         { "", "", EOT("5"), "id 5 is taken" }, { "", "", "7", "expected an id and a content" },
-        { ", \"a\": 256", "", EOT("257"), "appears a second time" },
+        { ", \"a\": 256", "", EOT("257"), "appears twice" },
         { ", \"\xE4\xB8\xAD\": 256", "", EOT("257"), "alphabet" },
         { AB, "\"a c\"", EOT("257"), "its result is not in" },
         { AB, "\"a bc\"", EOT("257"), "its right part is not in" },

@@ -105,8 +105,8 @@ void floats_transpose(float *out, const unsigned char *in, size_t rows, size_t c
 //     if (!json_get_int(&layers, j.root, "n_layer", 1, 1000, &err)) ...
 //     json_free(&j);
 //
-// Strict: the text must be UTF-8, the keys of an object must differ, nothing may follow the value,
-// numbers must fit a double, nesting is limited to JSON_MAX_DEPTH. No accepted text is ambiguous.
+// Strict: the text must be UTF-8, nothing may follow the value, numbers must fit a double, nesting
+// is limited to JSON_MAX_DEPTH. Of equal keys in an object the first counts.
 //
 // The tree is one array of nodes in the order of the text; a container precedes its contents:
 //

@@ -290,33 +290,6 @@ static bool json_array(JsonReader *r, size_t array, int depth) {
     }
 }
 
-// Orders by length, bytes, then position: equal keys become neighbours, in the order of the text.
-static int json_compare_keys(const void *a, const void *b) {
-    const JsonNode *x = *(const JsonNode *const *)a, *y = *(const JsonNode *const *)b;
-    if (x->length != y->length) return x->length < y->length ? -1 : 1;
-    int order = memcmp(x->text, y->text, x->length);
-    return order ? order : x->at < y->at ? -1 : x->at > y->at;
-}
-
-// Finds duplicate keys by sorting: n log n for any keys. A vocabulary has 50 thousand.
-static bool json_check_keys(JsonReader *r, const JsonNode *object) {
-    size_t n = object->length, i = 0;
-    if (n < 2) return true;
-    const JsonNode **keys = (const JsonNode **)malloc(n * sizeof *keys), *twice = NULL;
-    if (!keys) return json_fail(r, object->at, "out of memory for so large an object");
-    const JsonNode *end = object + (r->out->n_nodes - (size_t)(object - r->out->root));
-    for (const JsonNode *k = object + 1; k < end; k = json_next(k + 1)) keys[i++] = k;
-    qsort(keys, n, sizeof *keys, json_compare_keys);
-    for (i = 1; i < n; i++) {
-        bool same = keys[i]->length == keys[i-1]->length
-                 && memcmp(keys[i]->text, keys[i-1]->text, keys[i]->length) == 0;
-        if (same && (!twice || keys[i]->at < twice->at)) twice = keys[i];
-    }
-    free(keys);
-    return !twice || fail(r->err, "byte %zu: the key \"%s\" appears a second time", twice->at,
-                          json_show(twice).text);
-}
-
 static bool json_object(JsonReader *r, size_t object, int depth) {
     if (json_peek(r) == '}') return true;
     for (;;) {
@@ -327,7 +300,7 @@ static bool json_object(JsonReader *r, size_t object, int depth) {
         if (!json_value(r, depth)) return false;
         r->out->root[object].length++;
         int c = json_peek(r);
-        if (c == '}') return json_check_keys(r, &r->out->root[object]);
+        if (c == '}') return true;
         if (c != ',') return json_expected(r, "',' or '}'");
         r->at++;
     }
