@@ -445,30 +445,11 @@ if [ "$(values start threads_used "$dir/log")" = 2 ]; then
     OMP_NUM_THREADS=100000 refused "OMP_NUM_THREADS: got " --threads 0
     OMP_NUM_THREADS=100000 "$prepare" text "$0" --out "$dir/no" > "$dir/stdout" 2> "$dir/stderr"
     same "status of prepare, OMP_NUM_THREADS=100000" $? 1
-    OMP_STACKSIZE=64k refused "OMP_STACKSIZE: a stack of 64 kB is too small" --threads 2
     (ulimit -s 64; refused "ulimit -s: a stack of 64 kB is too small"; echo "$why" > "$dir/why")
     why=${why:-$(cat "$dir/why")}
-    if ! grep -qa __asan_init "$train"; then
-        (ulimit -v 600000; OMP_STACKSIZE=1G refused "--threads: the system allows only 1 of 2" \
-            --threads 2; echo "$why" > "$dir/why")
-        why=${why:-$(cat "$dir/why")}
-    fi
     end train_threads_and_stacks
-
-    # The program starts itself anew, unless OMP_WAIT_POLICY is set: what OpenMP says of the
-    # environment is read once, and what the program says is read.
-    with_defaults --threads 0 --steps 1
-    env -u OMP_WAIT_POLICY OMP_NUM_THREADS=many "$train" "${arguments[@]}" > "$dir/stdout" \
-        2> "$dir/stderr" < /dev/null || note "a word for a number ends the run"
-    [ "$(grep -c OMP_NUM_THREADS "$dir/stderr")" -le 1 ] || note "OpenMP complains twice"
-    env -u OMP_WAIT_POLICY "$train" --steps many > "$dir/stdout" 2> "$dir/stderr"
-    same "lines of an error" "$(cut -c 1-19 "$dir/stderr")" "train_gpt2: --steps"
-    env -u OMP_WAIT_POLICY "$train" --steps many > "$dir/stdout" 2>&-
-    same "status with stderr closed" $? 1
-    end train_openmp_complains_once
 else
     skip train_threads_and_stacks "needs a build with OpenMP"
-    skip train_openmp_complains_once "needs a build with OpenMP"
 fi
 
 # ---- where it cannot write ----

@@ -425,8 +425,8 @@ enum {
 int threads_asked(int flag);
 
 // Sets the number of threads, before any of them starts: at most THREADS_A_CORE for each processor
-// that this process may use. Ends the program if the number cannot be meant, if the system refuses
-// a thread, or if a stack is too small.
+// that this process may use. Ends the program if the number cannot be meant, or if the stack is too
+// small.
 //   flag: what --threads says; 0: OMP_NUM_THREADS, or OpenMP's own choice
 void threads_begin(int flag);
 
@@ -442,6 +442,5 @@ static inline int strip_begin(int C, int s, int strips) { return (int)((int64_t)
 // thread that it waits for: beside one other busy process, two threads on two cores took 939 ms for
 // a step of 31 ms (gcc's OpenMP, the model of scripts/shakespeare.sh). With less spinning, as here,
 // they took 227 ms, and still 31 on the idle machine. OpenMP reads the setting before main begins,
-// so the program starts itself anew. What OpenMP says of the environment it has said by then, so
-// stderr is /dev/null until main begins again.
+// so the program starts itself anew.
 void threads_wait_politely(char **argv);
