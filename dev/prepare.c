@@ -38,6 +38,21 @@
     { "eos", "NAME", OPT_TEXT, offsetof(TextOptions, eos), END_OF_TEXT, 1, 0, NULL, \
       "output", "what --tokenizer FILE calls its end of text, as </s>", NULL }
 
+// Parses a command's flags, and its files where it takes any. False after --help.
+static bool flags_take(void *o, const Option *table, int rows, int argc, char **argv, int *n_files,
+                       const char *usage) {
+    Error err;
+    char **files = n_files ? argv : NULL;                  // their places are free once read
+    if (!options_parse(o, table, rows, argc, argv, files, n_files, &err)) die("%s", err.text);
+    if (!options_given(o, table, rows, "help")) return true;
+    options_help(stdout, usage, table, rows);
+    return false;
+}
+
+static void need_out(const char *out) {
+    if (!out) die("--out: missing; expected the directory to write to");
+}
+
 // ============================== the output directory ==============================
 
 #define UNFINISHED ".prepare-tmp"
@@ -417,15 +432,10 @@ static void command_tales(int argc, char **argv) {
     Output out;
     Error err;
     double start = seconds_now();
-    if (!options_parse(&o, tales_table, TALES_OPTIONS, argc, argv, NULL, NULL, &err))
-        die("%s", err.text);
-    if (options_given(&o, tales_table, TALES_OPTIONS, "help")) {
-        options_help(stdout, "usage: prepare tales --out DIR [flags]\n"
-                     "Writes children's tales from a grammar whose entropy is known.",
-                     tales_table, TALES_OPTIONS);
-        return;
-    }
-    if (!o.out) die("--out: missing; expected the directory to write to");
+    if (!flags_take(&o, tales_table, TALES_OPTIONS, argc, argv, NULL,
+                    "usage: prepare tales --out DIR [flags]\n"
+                    "Writes children's tales from a grammar whose entropy is known.")) return;
+    need_out(o.out);
     if (!output_begin(&out, o.out, "tales", o.overwrite, &err) || !tales_write(&out, &o, &err)
         || !output_commit(&out, &err)) die("%s", err.text);
     printf("%s written in %.1f s\n", o.out, seconds_now() - start);
@@ -986,22 +996,15 @@ static void text_run(const TextOptions *o, char **paths, int n) {
 
 static void command_text(int argc, char **argv) {
     TextOptions o;
-    Error err;
     int n;
-    char **paths = argv;             // their places are free once they have been read
-    if (!options_parse(&o, text_table, TEXT_OPTIONS, argc, argv, paths, &n, &err))
-        die("%s", err.text);
-    if (options_given(&o, text_table, TEXT_OPTIONS, "help")) {
-        options_help(stdout, "usage: prepare text FILE... --out DIR [flags]\n"
-                     "Writes texts as tokens, with end of text after each document: a file, or its "
-                     "lines\nup to a line that is <|endoftext|> alone (--separator).\n"
-                     "FILE may be a pipe, or - for standard input.",
-                     text_table, TEXT_OPTIONS);
-    } else {
-        if (n == 0) die("text: no file; expected prepare text FILE... --out DIR");
-        if (!o.out) die("--out: missing; expected the directory to write to");
-        text_run(&o, paths, n);
-    }
+    if (!flags_take(&o, text_table, TEXT_OPTIONS, argc, argv, &n,
+                    "usage: prepare text FILE... --out DIR [flags]\n"
+                    "Writes texts as tokens, with end of text after each document: a file, or its "
+                    "lines\nup to a line that is <|endoftext|> alone (--separator).\n"
+                    "FILE may be a pipe, or - for standard input.")) return;
+    if (n == 0) die("text: no file; expected prepare text FILE... --out DIR");
+    need_out(o.out);
+    text_run(&o, argv, n);
 }
 
 // ============================== prepare jsonl ==============================
@@ -1076,22 +1079,15 @@ static void jsonl_run(const TextOptions *o, char **paths, int n) {
 
 static void command_jsonl(int argc, char **argv) {
     TextOptions o;
-    Error err;
     int n;
-    char **paths = argv;             // their places are free once they have been read
-    if (!options_parse(&o, jsonl_table, JSONL_OPTIONS, argc, argv, paths, &n, &err))
-        die("%s", err.text);
-    if (options_given(&o, jsonl_table, JSONL_OPTIONS, "help")) {
-        options_help(stdout, "usage: prepare jsonl FILE... --out DIR [flags]\n"
-                     "Writes the \"text\" of each line, a JSON object, as tokens, with end of text "
-                     "after it.\nFILE may be a pipe, or - for standard input: zcat x.jsonl.gz | "
-                     "prepare jsonl - --out DIR",
-                     jsonl_table, JSONL_OPTIONS);
-    } else {
-        if (n == 0) die("jsonl: no file; expected prepare jsonl FILE... --out DIR");
-        if (!o.out) die("--out: missing; expected the directory to write to");
-        jsonl_run(&o, paths, n);
-    }
+    if (!flags_take(&o, jsonl_table, JSONL_OPTIONS, argc, argv, &n,
+                    "usage: prepare jsonl FILE... --out DIR [flags]\n"
+                    "Writes the \"text\" of each line, a JSON object, as tokens, with end of text "
+                    "after it.\nFILE may be a pipe, or - for standard input: zcat x.jsonl.gz | "
+                    "prepare jsonl - --out DIR")) return;
+    if (n == 0) die("jsonl: no file; expected prepare jsonl FILE... --out DIR");
+    need_out(o.out);
+    jsonl_run(&o, argv, n);
 }
 
 // ============================== prepare encode, prepare decode ==============================
@@ -1112,12 +1108,7 @@ static const Option code_table[] = {
 static bool code_begin(Tokenizer *t, int argc, char **argv, const char *usage) {
     CodeOptions o;
     Error err;
-    if (!options_parse(&o, code_table, CODE_OPTIONS, argc, argv, NULL, NULL, &err))
-        die("%s", err.text);
-    if (options_given(&o, code_table, CODE_OPTIONS, "help")) {
-        options_help(stdout, usage, code_table, CODE_OPTIONS);
-        return false;
-    }
+    if (!flags_take(&o, code_table, CODE_OPTIONS, argc, argv, NULL, usage)) return false;
     if (!tokenizer_choose(t, o.tokenizer, &err)) die("%s", err.text);
     return true;
 }
