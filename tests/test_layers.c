@@ -660,25 +660,7 @@ TEST(sgd) {
 }
 
 int main(void) {
-    RUN(embedding);
-    RUN(layernorm);
-    RUN(linear);
-    RUN(attention);
-    RUN(attention_of_the_last_rows);
-    RUN(gelu);
-    RUN(residual);
-    RUN(classifier);
-    RUN(matmul_any_size);
-    RUN(matmul_of_any_operands);
-    RUN(bias_gradient_is_summed_row_by_row);
-    RUN(bias_gradient_adds_columns);
-    RUN(matmul_packed_reads_only_its_depth);
-#ifdef PRECISION_BF16
-    RUN(bf16_rounds_to_nearest_even);
-#endif
-    RUN(exponential);
-    RUN(adamw);
-    RUN(sgd);
+    int status = run_tests();
     printf("    worst relative error of a tensor: %.2g (allowed: %.0g)\n", worst, TOLERANCE);
-    return test_end();
+    return status;
 }

@@ -417,25 +417,4 @@ TEST(units) {
         CHECK_MSG(strcmp(cases[i].shown.text, cases[i].text) == 0, "%s", cases[i].shown.text);
 }
 
-int main(void) {
-    RUN(published_numbers);
-    RUN(zero_paper_table);
-    RUN(llm_c_measured);
-    RUN(critical_batch_sizes);
-    RUN(ways_between_machines);
-    RUN(best_ways);
-    RUN(machines_are_read);
-    RUN(wrong_machines_say_what_is_missing);
-    RUN(data_sheets_are_found_by_the_drivers_name);
-    RUN(chunks_of_logits_fill_whole_waves);
-    RUN(what_fits_is_the_most_that_does);
-    RUN(time_of_one_worker);
-    RUN(accumulation_divides_the_exposed_share);
-    RUN(embeddings_do_not_hide);
-    RUN(tensor_parallel_by_hand);
-    RUN(tensor_parallel_fills_tiles);
-    RUN(unknown_facts_stay_unknown);
-    RUN(plans_are_readable);
-    RUN(units);
-    return test_end();
-}
+int main(void) { return run_tests(); }

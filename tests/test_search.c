@@ -310,18 +310,4 @@ TEST(tensor_sums_by_hand) {
     NEAR(memory - head.s[WALL_MEMORY], 52.0*4*1024*512 / search_stream(&f.machine), 1e-9);
 }
 
-int main(void) {
-    RUN(published_clusters);
-    RUN(narayanan_figure_13);
-    RUN(messages_and_logits_by_hand);
-    RUN(two_stages_do_not_interleave);
-    RUN(bytes_are_those_of_plan);
-    RUN(tiles_by_hand);
-    RUN(exchanges_by_hand);
-    RUN(bubble_by_hand);
-    RUN(boundaries_and_uneven_stages_by_hand);
-    RUN(pipelines_keep_several_micro_batches);
-    RUN(what_fits_comes_first);
-    RUN(tensor_sums_by_hand);
-    return test_end();
-}
+int main(void) { return run_tests(); }
