@@ -108,20 +108,8 @@ end fetch_interrupted_then_continued
 
 fresh
 run BREAK_AT=1000
-mv "$TMP/served" "$TMP/away"; printf '<!DOCTYPE html>\n<html>Log in</html>\n' >"$TMP/served"
-run NO_RANGE=1; want 1 "web page.*; what came before is kept"; want_part 1000
-mv "$TMP/away" "$TMP/served"
-run NO_RANGE=1 BREAK_AT=500; want 1 "by hand"; want_part 1000
-run; want 0 "continuing after 1000 bytes"; want_file; want_part none
-[ "$(ls "$TMP/data")" = file.txt ] || note "left $(ls "$TMP/data")"
-end fetch_login_page_keeps_part
-
-fresh
-mkdir "$TMP/data"; echo $$ >"$TMP/data/file.txt.part.lock"
-run; want 1 "process $$ fetches it"; want_no_file
-sh -c 'echo $$' >"$TMP/data/file.txt.part.lock"            # of a process that has ended
-run; want 0 "checksum right"; want_file
-end fetch_twice_at_once
+run NO_RANGE=1; want 0 "checksum right"; want_file; want_part none
+end fetch_starts_again_where_it_cannot_continue
 
 # Nothing on the PATH but what fetch.sh may use, and a wget that speaks as the fake curl does.
 fresh

@@ -51,7 +51,7 @@ TEST(a_line_as_written) {
 
 TEST(escapes) {
     static const struct { const char *text; size_t n; const char *want; } cases[] = {
-        { "a\nb\tc\rd", 7, "a\\nb\\u0009c\\u000dd" },
+        { "a\nb\tc\rd", 7, "a\\nb\\tc\\u000dd" },
         { "\0\x1f\x7f", 3, "\\u0000\\u001f\\u007f" },
         { "\"\\/", 3, "\\\"\\\\/" },
         { "\xC3\xA9\xE2\x82\xAC\xF0\x9F\x90\x8D", 9, "\xC3\xA9\xE2\x82\xAC\xF0\x9F\x90\x8D" },

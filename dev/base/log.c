@@ -95,27 +95,14 @@ void log_bytes(Log *log, const char *bytes, size_t n) {
 
 void log_puts(Log *log, const char *text) { log_bytes(log, text, strlen(text)); }
 
-// A JSON string. A byte that is not UTF-8 becomes U+FFFD: the log must stay valid JSON whatever a
-// prompt or a sample contains.
+// A JSON string: the log stays valid JSON whatever a prompt or a sample contains.
 static void log_quoted(Log *log, const char *text, size_t n) {
     const unsigned char *s = (const unsigned char *)text;
     log_puts(log, "\"");
     for (size_t i = 0, step; i < n; i += step) {
-        char escape[8];
-        size_t length = utf8_length(s + i, n - i);
-        step = length ? length : 1;
-        if (!length) {
-            log_puts(log, "\xEF\xBF\xBD");
-        } else if (s[i] == '"' || s[i] == '\\') {
-            log_puts(log, s[i] == '"' ? "\\\"" : "\\\\");
-        } else if (s[i] == '\n') {
-            log_puts(log, "\\n");
-        } else if (s[i] < 0x20 || s[i] == 0x7F) {
-            snprintf(escape, sizeof escape, "\\u%04x", s[i]);
-            log_puts(log, escape);
-        } else {
-            log_bytes(log, text + i, length);
-        }
+        char character[8];
+        step = json_character(character, s + i, n - i);
+        log_puts(log, character);
     }
     log_puts(log, "\"");
 }

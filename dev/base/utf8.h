@@ -37,6 +37,18 @@ static inline unsigned utf8_code_point(const unsigned char *s, size_t length) {
     return c;
 }
 
+// The first character of s (n bytes, n > 0) as a JSON string has it; returns how many bytes of s that
+// is. A byte that is not UTF-8 becomes U+FFFD.
+static inline size_t json_character(char out[8], const unsigned char *s, size_t n) {
+    size_t length = utf8_length(s, n);
+    if (length == 0) snprintf(out, 8, "\xEF\xBF\xBD");
+    else if (s[0] == '"' || s[0] == '\\') snprintf(out, 8, "\\%c", s[0]);
+    else if (s[0] == '\n' || s[0] == '\t') snprintf(out, 8, s[0] == '\n' ? "\\n" : "\\t");
+    else if (s[0] < 0x20 || s[0] == 0x7F) snprintf(out, 8, "\\u%04x", s[0]);
+    else snprintf(out, 8, "%.*s", (int)length, (const char *)s);
+    return length ? length : 1;
+}
+
 // True for what acts on a terminal instead of being shown: control characters but tab and newline,
 // and Unicode's bidi controls, which reorder the text around them.
 static inline bool utf8_is_control(unsigned c) {

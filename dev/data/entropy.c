@@ -45,21 +45,14 @@ static bool floor_parse(ShardFloor *f, const char *text, const char *path, Error
 
 // The text of a whole file, NUL-terminated. If there is no such file: NULL, and no error.
 static bool floor_read_text(char **text, const char *path, Error *err) {
+    FileMap file;
     *text = NULL;
-    FILE *file = fopen(path, "rb");
-    if (!file) return errno == ENOENT ? true : fail(err, "%s: %s", path, strerror(errno));
-    struct stat info;                            // fopen accepts a directory
-    if (fstat(fileno(file), &info) != 0 || !S_ISREG(info.st_mode)) {
-        fclose(file);
-        return fail(err, "%s: not a file; remove it, or write the corpus again", path);
-    }
-    size_t size = 0;
-    if (fseek(file, 0, SEEK_END) == 0 && ftell(file) > 0) size = (size_t)ftell(file);
-    rewind(file);
-    *text = (char *)alloc_or_die(size + 1, "the entropy floor");
-    bool ok = fread(*text, 1, size, file) == size;
-    fclose(file);
-    return ok || fail(err, "%s: cannot be read: %s", path, strerror(errno));
+    if (access(path, F_OK) != 0) return true;
+    if (!file_map(&file, path, err)) return false;
+    *text = (char *)alloc_or_die(file.n + 1, "the entropy floor");
+    memcpy(*text, file.bytes, file.n);
+    file_unmap(&file);
+    return true;
 }
 
 // Reads the floor of shard i, if there is one.

@@ -9,15 +9,13 @@
 # - If DEST has the right checksum, the network is not used. Other contents are an error.
 # - If SHA256 is the word shard, no checksum is known: a shard's header, its count of tokens and its
 #   size are verified instead.
-# - An interrupted download in DEST.part is continued if possible, else started again. It is kept
-#   (DEST.part.older) until the new one is longer: a login page may come in the file's place.
-# - Of two fetches of a file the second ends with a line.
+# - An interrupted download in DEST.part is continued if possible, else started again.
 # - A failure prints one line on stderr, with the URL for a manual download, and returns 1.
 #
 # Plain sh. Needs curl or wget, and sha256sum or shasum.
 
 fetch() (      # a subshell: its variables do not leak
-    url=$1 sha256=$2 dest=$3 part=$3.part older=$3.part.older right="checksum right"
+    url=$1 sha256=$2 dest=$3 part=$3.part right="checksum right"
     wrong="its checksum is not $sha256: the file has changed or was damaged"
     if [ "$sha256" = shard ]; then
         right="header and size right" wrong="it is not a shard as long as its header says"
@@ -31,34 +29,24 @@ fetch() (      # a subshell: its variables do not leak
         echo "fetch: $dest: cannot be written; check the directory and its permissions" >&2
         exit 1
     fi
-    fetch_lock
-    fetch_longer
     if [ -s "$part" ]; then
         fetch_right "$part" && fetch_keep
-        cat "$part" >"$older"
         echo "$dest: continuing after $(fetch_size "$part") bytes"
         fetch_rest && fetch_right "$part" && fetch_keep
         case "$status $reason" in
             "0 "* | "33 "* | "36 "* | *416*) true >"$part" ;;  # wrong bytes, or no resuming
-            *) fetch_longer
-               fetch_by_hand "download interrupted ($reason); run this again to continue it" ;;
+            *) fetch_by_hand "download interrupted ($reason); run this again to continue it" ;;
         esac
     fi
     echo "$dest: fetching $url"
     if ! fetch_rest; then
-        fetch_longer
         [ -s "$part" ] || rm -f "$part"
         fetch_by_hand "download failed ($reason)"
     fi
     fetch_right "$part" && fetch_keep
     reason=$wrong
-    if fetch_is_page; then
-        reason="the server sent a web page, perhaps a proxy's or a login page"
-        [ ! -e "$older" ] || reason="$reason; what came before is kept"
-        mv -f "$older" "$part" 2>/dev/null || rm -f "$part"
-    else
-        rm -f "$part" "$older"
-    fi
+    ! fetch_is_page || reason="the server sent a web page, perhaps a proxy's or a login page"
+    rm -f "$part"
     fetch_by_hand "download rejected ($reason)"
 )
 
@@ -90,29 +78,6 @@ fetch_rest() {
     return $status
 }
 
-# Takes the lock of the file, which names this process. One of a process that has ended is void.
-fetch_lock() {
-    lock=$part.lock
-    if ! (set -C; echo $$ >"$lock") 2>/dev/null; then
-        other=$(cat "$lock" 2>/dev/null)
-        if [ -n "$other" ] && kill -0 "$other" 2>/dev/null; then
-            echo "fetch: $dest: process $other fetches it; wait, or end it and remove $lock" >&2
-            exit 1
-        fi
-        echo $$ >"$lock"
-    fi
-    trap 'rm -f "$lock"' EXIT
-}
-
-# Of an older part and the present one the longer is kept; a page is none.
-fetch_longer() {
-    [ -e "$older" ] || return 0
-    if fetch_is_page || [ "$(fetch_size "$part")" -lt "$(fetch_size "$older")" ]; then
-        mv -f "$older" "$part"
-    fi
-    rm -f "$older"
-}
-
 fetch_right() {
     if [ "$sha256" = shard ]; then
         # shellcheck disable=SC2046                        # words on purpose
@@ -132,7 +97,6 @@ fetch_right() {
 # Success: renames $part and exits.
 fetch_keep() {
     mv -f "$part" "$dest" || exit 1
-    rm -f "$older"
     echo "$dest: $(fetch_size "$dest") bytes, $right"
     exit 0
 }

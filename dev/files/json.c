@@ -371,14 +371,10 @@ bool json_open(Json *json, const char *dir, const char *name, Error *err) {
 void json_write_string(FILE *f, const char *text, size_t n) {
     const unsigned char *s = (const unsigned char *)text;
     putc('"', f);
-    for (size_t i = 0, length; i < n; i += length ? length : 1) {
-        length = utf8_length(s + i, n - i);
-        if (length == 0) fputs("\xEF\xBF\xBD", f);
-        else if (s[i] == '"' || s[i] == '\\') fprintf(f, "\\%c", s[i]);
-        else if (s[i] == '\n') fputs("\\n", f);
-        else if (s[i] == '\t') fputs("\\t", f);
-        else if (s[i] < 0x20 || s[i] == 0x7F) fprintf(f, "\\u%04x", s[i]);
-        else fwrite(s + i, 1, length, f);
+    for (size_t i = 0, step; i < n; i += step) {
+        char character[8];
+        step = json_character(character, s + i, n - i);
+        fputs(character, f);
     }
     putc('"', f);
 }

@@ -250,15 +250,18 @@ static void run_all_gather(Comm *c, const CommOp *op) {
 
 // ---- the other collectives, as messages from each rank to each other rank ----
 
-static void run_broadcast(Comm *c, const CommOp *op) {
-    char *data = (char *)op->out;
+// From rank `root`: to all (OP_BROADCAST), or its `in` to rank 0 (OP_FETCH, another rank).
+static void run_from_root(Comm *c, const CommOp *op) {
     const size_t most = 64 << 20;                      // bytes: MPI counts in int
+    const char *in = (const char *)(op->kind == OP_FETCH ? op->in : op->out);
     for (size_t at = 0; at < op->bytes; at += most) {
         size_t n = op->bytes - at < most ? op->bytes - at : most;
+        int last = op->kind == OP_FETCH ? 0 : c->size - 1;
         comm_begin(c, 0);
-        for (int r = 0; r < c->size; r++)
-            if (c->rank == op->root && r != c->rank) comm_send(c, r, data + at, n);
-        if (c->rank != op->root) comm_receive(c, op->root, data + at, n);
+        for (int r = 0; r <= last && c->rank == op->root; r++)
+            if (r != c->rank) comm_send(c, r, in + at, n);
+        if (c->rank <= last && c->rank != op->root)
+            comm_receive(c, op->root, (char *)op->out + at, n);
         comm_end(c, 0);
         comm_arrived(c, 0);
     }
@@ -278,26 +281,13 @@ static void run_collect(Comm *c, const CommOp *op) {
     comm_arrived(c, 0);
 }
 
-// Rank 0's `out` = the `in` of rank `root`, another one.
-static void run_fetch(Comm *c, const CommOp *op) {
-    const size_t most = 64 << 20;                      // bytes: MPI counts in int
-    for (size_t at = 0; at < op->bytes; at += most) {
-        size_t n = op->bytes - at < most ? op->bytes - at : most;
-        comm_begin(c, 0);
-        if (c->rank == 0) comm_receive(c, op->root, (char *)op->out + at, n);
-        if (c->rank == op->root) comm_send(c, 0, (const char *)op->in + at, n);
-        comm_end(c, 0);
-        comm_arrived(c, 0);
-    }
-}
-
 void comm_run(Comm *c, const CommOp *op) {
     switch (op->kind) {
         case OP_REDUCE_SCATTER: run_reduce_scatter(c, op); break;
         case OP_ALL_GATHER:     run_all_gather(c, op); break;
-        case OP_BROADCAST:      run_broadcast(c, op); break;
         case OP_COLLECT:        run_collect(c, op); break;
-        case OP_FETCH:          run_fetch(c, op); break;
+        case OP_BROADCAST:
+        case OP_FETCH:          run_from_root(c, op); break;
     }
 }
 #endif
