@@ -299,9 +299,10 @@ static void merging_tokenizer(Tokenizer *t) {
     tokenizer_bytes(&bytes);
     fputs(merging, f);
     for (int id = 0; id < 256; id++) {
-        fputs(",\"", f);
-        token_print_chars(f, &bytes, id);
-        fprintf(f, "\":%d", id);
+        char chars[2];
+        fputc(',', f);
+        token_print(f, &bytes, id, chars);
+        fprintf(f, ":%d", id);
     }
     fputs("}}}", f);
     fclose(f);

@@ -31,21 +31,26 @@ static size_t chars_from_bytes(char *out, const char *text, size_t n) {
     return count;
 }
 
-// Prints a token in that alphabet, escaped for a JSON string.
-static void token_print_chars(FILE *f, const Tokenizer *t, int id) {
-    size_t n;
-    const char *text = tokenizer_piece(t, id, &n);
-    for (size_t i = 0; i < n; i++) {
-        int c = byte_to_char((unsigned char)text[i]);
-        if (c == '"' || c == '\\') fputc('\\', f);
-        if (c < 128) fputc(c, f);
-        else fputc(0xC0 | c >> 6, f), fputc(0x80 | (c & 63), f);
-    }
+// A token as vocabulary files write it: in the alphabet, an added one as it is. `chars` has room.
+static const char *token_chars(size_t *n, char *chars, const Tokenizer *t, int id) {
+    const char *text = tokenizer_piece(t, id, n);
+    if (t->kind[id] == TOKEN_ADDED) return text;
+    *n = chars_from_bytes(chars, text, *n);
+    return chars;
 }
 
-static void token_print_plain(FILE *f, const Tokenizer *t, int id) {
+// A merge is written as its two tokens and a space between them. Returns its length.
+static size_t merge_chars(char *chars, const Tokenizer *t, Merge merge) {
+    size_t left, right;
+    token_chars(&left, chars, t, merge.left);
+    chars[left] = ' ';
+    token_chars(&right, chars + left + 1, t, merge.right);
+    return left + 1 + right;
+}
+
+static void token_print(FILE *f, const Tokenizer *t, int id, char *chars) {
     size_t n;
-    const char *text = tokenizer_piece(t, id, &n);
+    const char *text = token_chars(&n, chars, t, id);
     json_write_string(f, text, n);
 }
 
@@ -56,38 +61,15 @@ static void tokenizer_print_added(FILE *f, const Tokenizer *t) {
     for (int id = 0; id < t->vocab_size; id++) {
         if (t->kind[id] != TOKEN_ADDED) continue;
         fprintf(f, "%s\n    {\"id\": %d, \"content\": ", comma, id);
-        token_print_plain(f, t, id);
+        token_print(f, t, id, NULL);
         fprintf(f, ", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, "
                 "\"normalized\": false, \"special\": true}");
         comma = ",";
     }
 }
 
-static void tokenizer_print_vocab(FILE *f, const Tokenizer *t) {
-    for (int id = 0; id < t->vocab_size; id++) {
-        fprintf(f, "%s\n      ", id ? "," : "");
-        if (t->kind[id] == TOKEN_ADDED) {
-            token_print_plain(f, t, id);
-        } else {
-            fputc('"', f);
-            token_print_chars(f, t, id);
-            fputc('"', f);
-        }
-        fprintf(f, ": %d", id);
-    }
-}
-
-static void tokenizer_print_merges(FILE *f, const Tokenizer *t) {
-    for (int i = 0; i < t->n_merges; i++) {
-        fprintf(f, "%s\n      \"", i ? "," : "");
-        token_print_chars(f, t, t->merges[i].left);
-        fputc(' ', f);
-        token_print_chars(f, t, t->merges[i].right);
-        fputc('"', f);
-    }
-}
-
 void tokenizer_print(FILE *f, const Tokenizer *t) {
+    char *chars = (char *)alloc_or_die(2*t->start[t->vocab_size] + 1, "a token");
     fprintf(f, "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n"
             "  \"added_tokens\": [");
     tokenizer_print_added(f, t);
@@ -100,10 +82,18 @@ void tokenizer_print(FILE *f, const Tokenizer *t) {
             "  \"model\": {\n    \"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, "
             "\"continuing_subword_prefix\": \"\",\n    \"end_of_word_suffix\": \"\", "
             "\"fuse_unk\": false, \"byte_fallback\": false,\n    \"vocab\": {");
-    tokenizer_print_vocab(f, t);
+    for (int id = 0; id < t->vocab_size; id++) {
+        fprintf(f, "%s\n      ", id ? "," : "");
+        token_print(f, t, id, chars);
+        fprintf(f, ": %d", id);
+    }
     fprintf(f, "\n    },\n    \"merges\": [");
-    tokenizer_print_merges(f, t);
+    for (int i = 0; i < t->n_merges; i++) {
+        fprintf(f, "%s\n      ", i ? "," : "");
+        json_write_string(f, chars, merge_chars(chars, t, t->merges[i]));
+    }
     fprintf(f, "\n    ]\n  }\n}\n");
+    free(chars);
 }
 
 // ============================== writing the pairs of a GGUF ==============================
@@ -112,32 +102,17 @@ void tokenizer_print(FILE *f, const Tokenizer *t) {
 
 enum { GGUF_TOKEN_NORMAL = 1, GGUF_TOKEN_CONTROL = 3, GGUF_TOKEN_UNUSED = 5 };
 
-// Puts a token in the alphabet, an added one as it is. `chars` has room for it.
-static void tokenizer_put_token(GgufHeader *h, const Tokenizer *t, int id, char *chars) {
-    size_t n;
-    const char *text = tokenizer_piece(t, id, &n);
-    if (t->kind[id] == TOKEN_ADDED) gguf_put_text(h, text, n);
-    else gguf_put_text(h, chars, chars_from_bytes(chars, text, n));
-}
-
-// A merge is written as its two tokens and a space between them.
-static void tokenizer_put_merge(GgufHeader *h, const Tokenizer *t, Merge merge, char *chars) {
-    size_t n, left, right;
-    const char *text = tokenizer_piece(t, merge.left, &n);
-    left = chars_from_bytes(chars, text, n);
-    chars[left] = ' ';
-    text = tokenizer_piece(t, merge.right, &n);
-    right = chars_from_bytes(chars + left + 1, text, n);
-    gguf_put_text(h, chars, left + 1 + right);
-}
-
 void tokenizer_put_gguf(GgufHeader *h, const Tokenizer *t, int V) {
     const int n = t->vocab_size;
     char unused[32], *chars = (char *)alloc_or_die(2*t->start[n] + 1, "a token");
     gguf_put_text_pair(h, "tokenizer.ggml.model", "gpt2");
     gguf_put_text_pair(h, "tokenizer.ggml.pre", "gpt-2");
     gguf_put_array(h, "tokenizer.ggml.tokens", GGUF_TEXT, (uint64_t)V);
-    for (int id = 0; id < n; id++) tokenizer_put_token(h, t, id, chars);
+    for (int id = 0; id < n; id++) {
+        size_t length;
+        const char *text = token_chars(&length, chars, t, id);
+        gguf_put_text(h, text, length);
+    }
     for (int id = n; id < V; id++)
         gguf_put_text(h, unused, (size_t)snprintf(unused, sizeof unused, "[PAD%d]", id));
     gguf_put_array(h, "tokenizer.ggml.token_type", GGUF_I32, (uint64_t)V);
@@ -145,7 +120,8 @@ void tokenizer_put_gguf(GgufHeader *h, const Tokenizer *t, int V) {
         gguf_put_u32(h, id >= n ? GGUF_TOKEN_UNUSED
                       : t->kind[id] == TOKEN_ADDED ? GGUF_TOKEN_CONTROL : GGUF_TOKEN_NORMAL);
     gguf_put_array(h, "tokenizer.ggml.merges", GGUF_TEXT, (uint64_t)t->n_merges);
-    for (int i = 0; i < t->n_merges; i++) tokenizer_put_merge(h, t, t->merges[i], chars);
+    for (int i = 0; i < t->n_merges; i++)
+        gguf_put_text(h, chars, merge_chars(chars, t, t->merges[i]));
     gguf_put_u32_pair(h, "tokenizer.ggml.bos_token_id", (uint32_t)t->eot);
     gguf_put_u32_pair(h, "tokenizer.ggml.eos_token_id", (uint32_t)t->eot);
     gguf_put_key(h, "tokenizer.ggml.add_bos_token", GGUF_BOOL);

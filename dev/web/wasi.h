@@ -7,13 +7,8 @@
 #include <stddef.h>
 #include <sys/mman.h>
 
-typedef struct { void *si_addr; } siginfo_t;
-struct sigaction {
-    void (*sa_handler)(int);
-    void (*sa_sigaction)(int, siginfo_t *, void *);
-    int sa_flags;
-};
-enum { SA_SIGINFO = 1, SA_RESTART = 2, SA_RESETHAND = 4 };
+struct sigaction { void (*sa_handler)(int); int sa_flags; };
+enum { SA_RESTART = 2, SA_RESETHAND = 4 };
 static inline int sigaction(int number, const struct sigaction *new, struct sigaction *old) {
     (void)number, (void)new, (void)old;
     return 0;

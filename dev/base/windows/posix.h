@@ -268,10 +268,8 @@ static inline int windows_size(int fd, struct winsize *size) {
 // Ctrl-C is SIGINT, Ctrl-Break SIGHUP; a handler is called once. The other signals never come: no
 // mapped file can shrink here, and closing the window ends the program at once.
 enum { SIGHUP = SIGBREAK, SIGBUS = 7, SIGUSR1 = 10, SIGPIPE = 13, SIGXFSZ = 25 };
-enum { SA_SIGINFO, SA_RESTART, SA_RESETHAND };
-typedef struct { void *si_addr; } siginfo_t;
-struct sigaction { void (*sa_handler)(int), (*sa_sigaction)(int, siginfo_t *, void *);
-                   int sa_flags; };
+enum { SA_RESTART, SA_RESETHAND };
+struct sigaction { void (*sa_handler)(int); int sa_flags; };
 #define signal(n, handler) ({ \
     (n) == SIGINT || (n) == SIGTERM || (n) == SIGHUP ? (signal)(n, handler) : SIG_DFL; })
 #define sigaction(n, action, old) ((void)signal(n, (action)->sa_handler))
