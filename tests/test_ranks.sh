@@ -205,7 +205,7 @@ wait_for test -e "$dir/shrunk/latest"
 ended
 same "status" $status 1
 same "lines of ours" "$(grep -c '^train_gpt2: ' "$dir/stderr")" 1
-has "$dir/stderr" "tales_train_000000.bin: the file shrank"
+has "$dir/stderr" "shards or weights: the file shrank"
 nobody_is_left
 [ -s "$dir/shrunk/latest/model.safetensors" ] || note "the checkpoint is gone"
 end a_shrinking_shard_ends_all_ranks
