@@ -81,7 +81,7 @@ grep -q "^note *$cut of 12 HellaSwag examples are longer than 80 tokens" "$dir/s
     note "does not say that $cut texts are cut"
 end hellaswag_says_what_is_cut
 
-# ---- stopped, and watched ----
+# ---- stopped ----
 
 for _ in $(seq 200); do cat $examples; done > "$dir/many"
 "$train" $small --steps 3 --micro-batch 1 --out "$dir/stopped" --hellaswag "$dir/many" \
@@ -98,19 +98,6 @@ shown | grep -qE '^hellaswag  stopped after [1-9][0-9]* of 2400 examples$' ||
 grep -q '"reason":"interrupted"' "$dir/stopped/log.jsonl" || note "the log says it was done"
 [ -f "$dir/stopped/latest/model.safetensors" ] || note "the model is lost"
 end hellaswag_stopped
-
-if script --version 2> /dev/null | grep -q util-linux; then
-    for _ in $(seq 5); do cat "$dir/many"; done > "$dir/more"          # over two seconds
-    TERM=xterm script -qec "$train $small --steps 0 --hellaswag $dir/more" /dev/null \
-        > "$dir/tty" < /dev/null
-    tr '\r' '\n' < "$dir/tty" | sed "s/$(printf '\033')\[[0-9?]*[a-zA-Z]//g" > "$dir/lines"
-    grep -qE $'\rhellaswag  [1-9][0-9]?%  0:' "$dir/tty" || note "no progress on a terminal"
-    grep -qE '^hellaswag  acc_norm 0\.[0-9]{4} of 12000 examples' "$dir/lines" ||
-        note "no result on a terminal"
-    end hellaswag_on_a_terminal
-else
-    skip hellaswag_on_a_terminal "needs script, of util-linux"
-fi
 
 # ---- refused ----
 
