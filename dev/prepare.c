@@ -1182,7 +1182,6 @@ static const Command commands[] = {
     { "encode", command_encode },
     { "decode", command_decode },
 };
-#define COMMANDS ((int)(sizeof commands / sizeof commands[0]))
 
 static void print_usage(void) {
     printf("usage: prepare COMMAND [flags]\n\n"
@@ -1192,20 +1191,6 @@ static void print_usage(void) {
            "  encode < text > ids       prints the token ids of a text\n"
            "  decode < ids > text       prints the text of token ids\n\n"
            "prepare COMMAND --help lists the flags of a command.\n");
-}
-
-__attribute__((noreturn)) static void unknown_command(const char *name) {
-    char shown[48];
-    int n = (int)(strlen(name) < OPTION_NAME_MAX ? strlen(name) : OPTION_NAME_MAX), best = 0;
-    int distance[COMMANDS];
-    for (int i = 0; i < COMMANDS; i++) {
-        distance[i] = edit_distance(name, n, commands[i].name, (int)strlen(commands[i].name));
-        if (distance[i] < distance[best]) best = i;
-    }
-    option_shown(shown, name, strlen(name));
-    if (distance[best] > 2)
-        die("%s: unknown command; expected tales, text, jsonl, encode or decode", shown);
-    die("%s: unknown command; the nearest is %s", shown, commands[best].name);
 }
 
 int main(int argc, char **argv) {
@@ -1219,10 +1204,12 @@ int main(int argc, char **argv) {
         print_usage();
         return 0;
     }
-    for (int i = 0; i < COMMANDS; i++) {
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
         if (strcmp(argv[1], commands[i].name) != 0) continue;
         commands[i].run(argc - 1, argv + 1);
         return 0;
     }
-    unknown_command(argv[1]);
+    char shown[48];
+    die("%s: unknown command; expected tales, text, jsonl, encode or decode",
+        option_shown(shown, argv[1], strlen(argv[1])));
 }

@@ -272,7 +272,7 @@ refused "--out: missing" tales
 refused "a file with this name exists" tales --out "$dir/1.txt/no"
 refused "--tokens: got '0', expected a whole" tales --out "$dir/no" --tokens 0
 refused "--tokenizer: " text "$dir/1.txt" --out "$dir/no" --tokenizer "$dir/nothing.json"
-refused "the nearest is tales" tale
+refused "tale: unknown command; expected tales, text" tale
 refused "no command"
 for command in "" tales text jsonl encode decode; do
     check "help of $command" "$prepare" $command --help

@@ -294,10 +294,6 @@ bool options_given(const void *opts, const Option *table, int n, const char *nam
 
 #define OPTION_NAME_MAX 48
 
-// The edit distance between a and b: insertions, deletions, replacements and swaps of neighbours
-// (optimal string alignment), by dynamic programming with three rows of the table in memory.
-int edit_distance(const char *a, int na, const char *b, int nb);
-
 // ---- reading values ----
 
 // The user's text for a one-line message: at most 40 bytes, control characters replaced by '?'.

@@ -27,7 +27,9 @@ bool options_given(const void *opts, const Option *table, int n, const char *nam
 
 static int option_min(int a, int b) { return a < b ? a : b; }
 
-int edit_distance(const char *a, int na, const char *b, int nb) {
+// The edit distance between a and b: insertions, deletions, replacements and swaps of neighbours
+// (optimal string alignment), by dynamic programming with three rows of the table in memory.
+static int edit_distance(const char *a, int na, const char *b, int nb) {
     int rows[3][OPTION_NAME_MAX + 1];
     int *before = rows[0], *above = rows[1], *row = rows[2];
     assert(na <= OPTION_NAME_MAX && nb <= OPTION_NAME_MAX);

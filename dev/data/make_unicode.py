@@ -1,41 +1,21 @@
 #!/usr/bin/env python3
-"""Writes unicode.c: which characters are letters, numbers and white space.
+"""Writes the table in unicode.c: which characters are letters, numbers and white space.
 
     pip install unicodedata2==16.0.0
-    python3 dev/data/make_unicode.py > dev/data/unicode.c
+    python3 dev/data/make_unicode.py
 
 GPT-2's pre-tokenization tests characters for \\p{L}, \\p{N} and \\s. The result depends on the
 version of Unicode. The table uses 16.0, the version in tiktoken's regular expressions. The package
 unicodedata2 is Python's unicodedata at a chosen version; the script refuses any other version.
 """
+import os
+import re
 import sys
 
 VERSION = "16.0.0"
 CLASSES = {"O": 0, "L": 1, "N": 2, "S": 3}
 
-HEAD = """\
-// Letters, numbers and white space of Unicode {version}. Written by make_unicode.py: do not edit.
-//
-// The table lists runs of code points of one class. An entry is 4 * the run's first code point +
-// its class. A run ends before the next run begins; the last one ends at U+10FFFF.
-#include "data.h"
-
-static const uint32_t unicode_runs[{count}] = {{
-"""
-
-TAIL = """\
-};
-
-int unicode_class(uint32_t c) {
-    int low = 0, high = (int)(sizeof unicode_runs / sizeof unicode_runs[0]);
-    while (high - low > 1) {                       // start of run low <= c < start of run high
-        int middle = (low + high) / 2;
-        if (unicode_runs[middle] >> 2 <= c) low = middle;
-        else high = middle;
-    }
-    return (int)(unicode_runs[low] & 3);
-}
-"""
+FILE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "unicode.c")
 
 
 def character_class(unicodedata, code):
@@ -62,15 +42,16 @@ def main():
         if name != last:
             runs.append(f"0x{code * 4 + CLASSES[name]:x},")
         last = name
-    print(HEAD.format(version=VERSION, count=len(runs)), end="")
-    line = "   "
+    lines = ["   "]
     for run in runs:
-        if len(line) + 1 + len(run) > 100:
-            print(line)
-            line = "   "
-        line += " " + run
-    print(line)
-    print(TAIL, end="")
+        if len(lines[-1]) + 1 + len(run) > 100:
+            lines.append("   ")
+        lines[-1] += " " + run
+    with open(FILE, encoding="ascii") as f:
+        text = f.read()
+    table = f"unicode_runs[{len(runs)}] = {{\n" + "\n".join(lines) + "\n};"
+    with open(FILE, "w", encoding="ascii") as f:
+        f.write(re.sub(r"unicode_runs\[\d+\] = \{.*?\};", table, text, flags=re.S))
 
 
 if __name__ == "__main__":

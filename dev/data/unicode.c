@@ -1,4 +1,4 @@
-// Letters, numbers and white space of Unicode 16.0.0. Written by make_unicode.py: do not edit.
+// Letters, numbers and white space of Unicode 16.0.0. make_unicode.py writes the table.
 //
 // The table lists runs of code points of one class. An entry is 4 * the run's first code point +
 // its class. A run ends before the next run begins; the last one ends at U+10FFFF.

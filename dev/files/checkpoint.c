@@ -57,7 +57,7 @@ static const int64_t COUNT_MOST = 1000000000000000000;
 
 // What of a TrainState stands in state.json, in this order. `only`: this key and those that name it
 // are left out where its field is 0, or NaN, and then these fields are `none`.
-typedef enum { STATE_COUNT, STATE_SEED, STATE_REAL } StateType;
+typedef enum { STATE_COUNT, STATE_REAL } StateType;
 
 #define FIELD(member) #member, offsetof(TrainState, member)
 static const struct {
@@ -72,7 +72,7 @@ static const struct {
     { FIELD(samples), STATE_COUNT, NULL, 0 },
     { FIELD(adam_steps), STATE_COUNT, NULL, 0 },
     { FIELD(skipped), STATE_COUNT, NULL, 0 },
-    { FIELD(seed), STATE_SEED, NULL, 0 },
+    { FIELD(seed), STATE_COUNT, NULL, 0 },
     { FIELD(workers), STATE_COUNT, "workers", 0 },
     { FIELD(batch_tokens), STATE_COUNT, "batch_tokens", 0 },
     { FIELD(next_batch_tokens), STATE_COUNT, "batch_tokens", 0 },
@@ -100,11 +100,8 @@ static bool state_from_json(TrainState *s, const JsonNode *root, Error *err) {
         if (state_fields[i].type == STATE_COUNT) *(int64_t *)at = 0;
         if (state_fields[i].type == STATE_REAL) *(double *)at = state_fields[i].none;
         if (!there) continue;
-        switch (state_fields[i].type) {
-            case STATE_COUNT: good = json_get_int((int64_t *)at, root, key, 0, most, err); break;
-            case STATE_SEED:  good = json_get_u64((uint64_t *)at, root, key, err); break;
-            case STATE_REAL:  good = json_get_double((double *)at, root, key, err); break;
-        }
+        if (state_fields[i].type == STATE_REAL) good = json_get_double((double *)at, root, key, err);
+        else good = json_get_int((int64_t *)at, root, key, 0, most, err);
         if (!good) return false;
     }
     return json_need(root, "options", JSON_OBJECT, err) != NULL;
@@ -174,12 +171,8 @@ static bool state_write(const Checkpoint *k, const char *dir, Error *err) {
         const void *at = (const char *)&k->state + state_fields[i].at;
         if (state_fields[i].only && state_lacks(&k->state, state_fields[i].only)) continue;
         fprintf(b.f, "  \"%s\": ", state_fields[i].key);
-        switch (state_fields[i].type) {
-            case STATE_COUNT: fprintf(b.f, "%lld", (long long)*(const int64_t *)at); break;
-            case STATE_SEED:  fprintf(b.f, "%llu", (unsigned long long)*(const uint64_t *)at); break;
-            case STATE_REAL:  fprintf(b.f, "%.17g", *(const double *)at); break;
-        }
-        fprintf(b.f, ",\n");
+        if (state_fields[i].type == STATE_REAL) fprintf(b.f, "%.17g,\n", *(const double *)at);
+        else fprintf(b.f, "%lld,\n", (long long)*(const int64_t *)at);
     }
     fprintf(b.f, "  \"options\": %s\n}\n", k->options ? k->options : "{}");
     return text_save(&b, dir, "state.json", err);

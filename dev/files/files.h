@@ -166,8 +166,6 @@ bool json_to_int(int64_t *out, const JsonNode *v, int64_t lo, int64_t hi);
 bool json_get_int(int64_t *out, const JsonNode *object, const char *key, int64_t lo, int64_t hi,
                   Error *err);
 
-// A whole number from 0 to 2^64-1, for seeds.
-bool json_get_u64(uint64_t *out, const JsonNode *object, const char *key, Error *err);
 bool json_get_double(double *out, const JsonNode *object, const char *key, Error *err);
 
 // ---- reading ----
@@ -466,7 +464,7 @@ bool gguf_append(int fd, float *in, const Tensor *t, FloatType type, float *scra
 typedef struct {
     int64_t step, tokens, samples;       // as in the log; samples is the loader's whole state
     int64_t adam_steps, skipped;         // updates made (for bias correction), updates skipped
-    uint64_t seed;
+    int64_t seed;
     double seconds;                      // of training, resumed parts included
     int64_t workers;                     // of DiLoCo; 0: no DiLoCo
     int64_t batch_tokens, next_batch_tokens;   // of the last update, and an adaptive one's next

@@ -75,18 +75,6 @@ bool json_get_int(int64_t *out, const JsonNode *object, const char *key, int64_t
                 v->at, key, json_show(v).text, (long long)lo, (long long)hi);
 }
 
-bool json_get_u64(uint64_t *out, const JsonNode *object, const char *key, Error *err) {
-    const JsonNode *v = json_need(object, key, JSON_NUMBER, err);
-    if (!v) return false;
-    errno = 0;
-    unsigned long long value = strtoull(v->text, NULL, 10);
-    if (strpbrk(v->text, "-.eE") || errno == ERANGE)
-        return fail(err, "byte %zu: \"%s\" is %s; a whole number below 2^64 was expected",
-                    v->at, key, json_show(v).text);
-    *out = value;
-    return true;
-}
-
 bool json_get_double(double *out, const JsonNode *object, const char *key, Error *err) {
     const JsonNode *v = json_need(object, key, JSON_NUMBER, err);
     if (v) *out = strtod(v->text, NULL);

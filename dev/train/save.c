@@ -46,7 +46,7 @@ void save(Run *r) {
     Checkpoint k = {
         r->spec.c,
         { (int64_t)r->step, (int64_t)r->tokens, (int64_t)r->train.samples, r->adam_step,
-          r->skipped, (uint64_t)r->o.seed, r->seconds, r->o.outer_every ? r->data.size : 0,
+          r->skipped, r->o.seed, r->seconds, r->o.outer_every ? r->data.size : 0,
           (int64_t)r->batch, (int64_t)r->norm_test.batch, r->norm_test.waited,
           r->noise.g2, r->noise.s, r->noise.weight, r->noise_adam.g2, r->noise_adam.s,
           r->noise_adam.weight, stopped ? NAN : r->good_loss },
@@ -226,9 +226,9 @@ void restore_options(Run *r) {
     if (!train_options_check_optimizer(&r->o, &err)) die("%s", err.text);
     if (!train_options_restore(&r->o, saved, &err))
         die("--resume: %s", err.text);
-    if (seed >= 0 && (uint64_t)seed != state.seed)
-        die("--seed: the run began with %llu, which sets the order of samples; leave --seed out",
-            (unsigned long long)state.seed);
+    if (seed >= 0 && seed != state.seed)
+        die("--seed: the run began with %lld, which sets the order of samples; leave --seed out",
+            (long long)state.seed);
     int64_t saved_len;
     if (seq_len >= 0 && json_get_int(&saved_len, saved, "seq_len", 1, INT32_MAX, &err)
         && saved_len != seq_len)
