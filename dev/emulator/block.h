@@ -4,8 +4,7 @@
 //     worker.h      the state of a block
 //     report.h      errors
 //     schedule.h    which thread runs next
-//     barrier.h     __syncthreads
-//     warp.h        shuffles
+//     warp.h        __syncthreads; shuffles
 //     shared.h      __shared__ variables
 //     this file     a block from its first thread to its last; a grid; threadIdx, blockIdx ...
 //
@@ -15,7 +14,6 @@
 //   3. Shared memory is written before it is read; it begins as NaNs: shared_new().
 // A violation of rule 1 or 2 is reported with the kernel's name, block, thread, file and line.
 #pragma once
-#include "barrier.h"
 #include "shared.h"
 #include "warp.h"
 

@@ -1,3 +1,6 @@
+// The barrier of a block, __syncthreads: all threads of it that have not exited call the same one,
+// the same by file and line. A thread that exits counts as arrived (thread_exit in block.h).
+//
 // Warp collectives: the 32 threads of a warp, its lanes, exchange registers or wait for each other.
 //
 // Contract: all lanes that a call's mask names and that have not exited make the same call, with
@@ -8,12 +11,47 @@
 
 namespace emulator {
 
+// ---- the barrier ----
+
+EMULATOR_APART inline void release_barrier(void) {
+    for (int w = 0; w < worker.warps; w++) {
+        worker.ready[w] |= worker.at_barrier[w];
+        worker.at_barrier[w] = 0;
+        count_met(w);
+    }
+    worker.arrived = 0;
+}
+
+__attribute__((noreturn, noinline))
+inline void fail_divergence(const Place *here) {
+    Place first = worker.barrier;
+    fail("barrier divergence: it waits at %s, %s:%d, others of its block at %s, %s:%d", here->call,
+         here->file, here->line, first.call, first.file, first.line);
+}
+
+// Waits until all threads of the block that have not exited have arrived. The last one makes all
+// ready.
+inline void barrier(Place here) {
+    if (!worker.grid) fail("%s outside of a kernel, %s:%d", here.call, here.file, here.line);
+    if (worker.arrived == 0) worker.barrier = here;
+    else if (here.line != worker.barrier.line || here.file != worker.barrier.file)
+        fail_divergence(&here);
+    count_call(BARRIER);
+    if (++worker.arrived == worker.alive) {
+        release_barrier();
+        offer_turn();
+        return;
+    }
+    int i = index_of(worker.current);
+    worker.at_barrier[i/32] |= 1u << i%32;
+    wait_for_turn();
+}
+
+// ---- warp collectives: the mechanism ----
+
 constexpr unsigned ALL_LANES = 0xFFFFFFFFu;
 
 inline int lane_index(void) { return index_of(worker.current) % 32; }
-
-// ---- the mechanism ----
-
 // If all lanes of f's collective have joined: does the work for all of them and makes them ready.
 inline bool finish_collective(Fiber *f) {
     int warp = index_of(f) / 32;
@@ -84,6 +122,10 @@ inline int segment(int lane, int width) { return lane & ~(width - 1); }
 inline void meet_combine(void **, unsigned) { }
 
 }  // namespace emulator
+
+inline void __syncthreads(EMULATOR_HERE) {
+    emulator::barrier({ "__syncthreads", file, line });
+}
 
 inline void __syncwarp(unsigned mask = emulator::ALL_LANES, EMULATOR_HERE) {
     emulator::collective(mask, nullptr, emulator::meet_combine, { "__syncwarp", file, line });

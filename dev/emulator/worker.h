@@ -1,6 +1,6 @@
 // Worker: the state of one block while it runs on one core. It holds the block's threads, which of
 // them runs, and which are ready, wait or have exited. Every OpenMP thread has one worker and runs
-// one block at a time. schedule.h, barrier.h and warp.h change this state; report.h prints it.
+// one block at a time. schedule.h and warp.h change this state; report.h prints it.
 #pragma once
 #include <string.h>
 #include "count.h"

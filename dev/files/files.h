@@ -468,7 +468,7 @@ typedef struct {
     double seconds;                      // of training, resumed parts included
     int64_t workers;                     // of DiLoCo; 0: no DiLoCo
     int64_t batch_tokens, next_batch_tokens;   // of the last update, and an adaptive one's next
-    int64_t norm_test_waited;                  // updates, of dev/train/batch.c
+    int64_t norm_test_waited;                  // updates, of dev/train/schedule.c
     double noise_g2, noise_s, noise_weight;    // of dev/train/noise.c; weight 0: not measured
     double noise_adam_g2, noise_adam_s, noise_adam_weight;     // in Adam's metric
     double val_loss;                     // of the latest evaluation; NaN: none yet

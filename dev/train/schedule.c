@@ -1,5 +1,6 @@
-// The learning rate's schedule and the length of a run: pure rules (train.h).
+// The schedules of learning rate and batch, and the length of a run: pure rules (train.h).
 #include "train.h"
+#include <assert.h>
 
 // ---- learning rate ----
 
@@ -31,4 +32,144 @@ double run_progress(const RunLength *run, uint64_t steps, uint64_t tokens) {
     if (run->steps >= 0) part = run->steps ? (double)steps / (double)run->steps : 1.0;
     if (run->tokens >= 0) part = run->tokens ? (double)tokens / (double)run->tokens : 1.0;
     return part > 1.0 ? 1.0 : part;
+}
+
+// ---- the batch: reading ----
+
+// Reads the next number of a list, up to `end` or the text's end; *text moves past both.
+static bool batch_number(double *out, const char **text, char end) {
+    char digits[32], ends[2] = { end, '\0' };
+    size_t n = strcspn(*text, ends);
+    if (n >= sizeof digits || (end && (*text)[n] != end)) return false;
+    memcpy(digits, *text, n);
+    digits[n] = '\0';
+    *text += n + (end != '\0');
+    return number_read(out, digits);
+}
+
+// batch_number for a whole number of tokens.
+static bool batch_tokens_read(uint64_t *out, const char **text, char end) {
+    double x;
+    if (!batch_number(&x, text, end) || x != floor(x) || x < 0 || x > 1e15) return false;
+    *out = (uint64_t)x;
+    return true;
+}
+
+static bool batch_stages_read(BatchSchedule *s, const char *text) {
+    for (s->n_stages = 0; s->n_stages < MAX_STAGES; ) {
+        uint64_t tokens, batch, before = s->n_stages ? s->stages[s->n_stages - 1].tokens : 0;
+        bool more = strchr(text, ',') != NULL;
+        if (!batch_tokens_read(&tokens, &text, '=')
+            || !batch_tokens_read(&batch, &text, more ? ',' : '\0')
+            || batch == 0 || batch > BATCH_MOST || (s->n_stages > 0 && tokens <= before))
+            return false;
+        s->stages[s->n_stages].tokens = tokens;
+        s->stages[s->n_stages++].batch = batch;
+        if (!more) return true;
+    }
+    return false;
+}
+
+bool batch_schedule_parse(BatchSchedule *s, const char *text, Error *err) {
+    char shown[48];
+    const char *rest = strchr(text, ':');
+    size_t name = strcspn(text, ":");
+    int rule = choice_index("constant|linear|stages|adaptive", text, name);
+    memset(s, 0, sizeof *s);
+    s->rule = (BatchRule)rule;
+    rest = rest ? rest + 1 : "";
+    const char *form[] = { "constant", "linear:N0,TOKENS, both at least 1, N0 at most 1e9",
+                           "stages:TOKENS=BATCH,... with rising TOKENS, at most 32, BATCH to 1e9",
+                           "adaptive:ETA,MIN,MAX with ETA above 0 and 1 <= MIN <= MAX <= 1e9" };
+    bool good = false;
+    if (rule == BATCH_CONSTANT) good = text[name] == '\0';
+    if (rule == BATCH_LINEAR)
+        good = batch_tokens_read(&s->first, &rest, ',') && batch_tokens_read(&s->over, &rest, '\0')
+            && s->first > 0 && s->first <= BATCH_MOST && s->over > 0;
+    if (rule == BATCH_STAGES) good = batch_stages_read(s, rest);
+    if (rule == BATCH_ADAPTIVE)
+        good = batch_number(&s->eta, &rest, ',') && batch_tokens_read(&s->min, &rest, ',')
+            && batch_tokens_read(&s->max, &rest, '\0')
+            && s->eta > 0.0 && s->min > 0 && s->min <= s->max && s->max <= BATCH_MOST;
+    if (good) return true;
+    option_shown(shown, text, strlen(text));
+    if (rule >= 0) return fail(err, "--batch-schedule: '%s': expected %s", shown, form[rule]);
+    return fail(err, "--batch-schedule: '%s': expected constant, linear:N0,TOKENS, "
+                     "stages:TOKENS=BATCH,... or adaptive:ETA,MIN,MAX, all in tokens", shown);
+}
+
+// ---- the batch ----
+
+uint64_t batch_round(const BatchSchedule *s, double tokens) {
+    double units = floor(tokens / (double)s->unit + 0.5);
+    return units < 1.0 ? s->unit : (uint64_t)units * s->unit;
+}
+
+uint64_t batch_smallest(const BatchSchedule *s) {
+    uint64_t smallest = s->batch, first = batch_round(s, (double)s->first);
+    if (s->rule == BATCH_ADAPTIVE) return batch_round(s, (double)s->min);
+    if (s->rule == BATCH_LINEAR && first < smallest) smallest = first;
+    for (int i = 0; i < s->n_stages; i++) {
+        uint64_t batch = batch_round(s, (double)s->stages[i].batch);
+        if (batch < smallest) smallest = batch;
+    }
+    return smallest;
+}
+
+uint64_t batch_start(const BatchSchedule *s) {
+    return s->rule == BATCH_ADAPTIVE ? batch_round(s, (double)s->min) : s->batch;
+}
+
+uint64_t batch_most(const BatchSchedule *s) {
+    uint64_t most = s->max / s->unit * s->unit;
+    return most > batch_start(s) ? most : batch_start(s);
+}
+
+uint64_t batch_at(const BatchSchedule *s, uint64_t tokens, uint64_t adapted) {
+    if (s->rule == BATCH_ADAPTIVE) return adapted;
+    if (s->rule == BATCH_LINEAR && tokens < s->over) {
+        double part = (double)tokens / (double)s->over;
+        return batch_round(s, (double)s->first + ((double)s->batch - (double)s->first) * part);
+    }
+    uint64_t batch = s->batch;
+    for (int i = 0; i < s->n_stages && s->stages[i].tokens <= tokens; i++)
+        batch = batch_round(s, (double)s->stages[i].batch);
+    return batch;
+}
+
+uint64_t batch_adapt(const BatchSchedule *s, uint64_t now, double wanted) {
+    uint64_t max = batch_most(s);
+    if (s->rule != BATCH_ADAPTIVE || !(wanted > (double)now)) return now;
+    if (wanted >= (double)max) return max > now ? max : now;
+    uint64_t up = (uint64_t)ceil(wanted / (double)s->unit) * s->unit;
+    return up < max ? up : max;
+}
+
+void batch_test(NormTest *t, const BatchSchedule *s, double wanted, bool warming_up) {
+    uint64_t before = t->batch;
+    t->waited = warming_up ? 0 : t->waited + 1;
+    if (t->waited < NORM_TEST_WINDOW) return;
+    t->batch = batch_adapt(s, before, wanted > 2.0*(double)before ? 2.0*(double)before : wanted);
+    if (t->batch > before) t->waited = 0;
+}
+
+uint64_t batch_tokens_after(const BatchSchedule *s, uint64_t tokens, uint64_t steps) {
+    assert(s->rule != BATCH_ADAPTIVE);
+    uint64_t settled = 0;                          // from there on the batch is constant
+    if (s->rule == BATCH_LINEAR) settled = s->over;
+    if (s->rule == BATCH_STAGES) settled = s->stages[s->n_stages - 1].tokens;
+    for (; steps > 0 && tokens < settled; steps--) tokens += batch_at(s, tokens, 0);
+    return tokens + steps * batch_at(s, tokens > settled ? tokens : settled, 0);
+}
+
+// ---- scaling with the batch ----
+
+double batch_lr(BatchLr rule, double lr, const BatchSchedule *s, uint64_t batch) {
+    double times = (double)batch / (double)s->batch;
+    return rule == BATCH_LR_NONE ? lr : rule == BATCH_LR_SQRT ? lr * sqrt(times) : lr * times;
+}
+
+double batch_beta2(double beta2, const BatchSchedule *s, uint64_t batch) {
+    if (batch == s->batch) return beta2;
+    return fmin(pow(beta2, (double)batch / (double)s->batch), 0.999999);   // below 1 as a float too
 }

@@ -52,7 +52,6 @@ bool run_done(const RunLength *run, uint64_t steps, uint64_t tokens, double loss
 // The fraction of the run that is done, 0 to 1; NaN if only a target loss ends it.
 double run_progress(const RunLength *run, uint64_t steps, uint64_t tokens);
 
-// ==== batch.c ====================================================================================
 // The batch schedule: how many tokens each update takes, and how the learning rate and beta2 scale
 // with the batch. Pure rules; everything counts tokens.
 //

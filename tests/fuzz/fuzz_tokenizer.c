@@ -31,9 +31,10 @@ static void print_vocab(FILE *f) {
     tokenizer_bytes(&t);
     fputs("{\"" END_OF_TEXT "\":256", f);
     for (int id = 0; id < 256; id++) {
-        fputs(",\"", f);
-        token_print_chars(f, &t, id);
-        fprintf(f, "\":%d", id);
+        char chars[2];
+        fputc(',', f);
+        token_print(f, &t, id, chars);
+        fprintf(f, ":%d", id);
     }
     for (int i = 0; i < (int)(sizeof more / sizeof *more); i++)
         fprintf(f, ",\"%s\":%d", more[i], 257 + i);

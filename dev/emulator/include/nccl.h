@@ -1,8 +1,8 @@
 // NCCL, as far as the trainer uses it, between processes on CPUs: every message travels over MPI.
 //
-// A group of sends and receives is an operation of its stream; collectives are the trainer's own, made
-// of these. A message names the call that sent it: calls that do not match are reported, not mixed
-// up.
+// A group of sends and receives is an operation of its stream; collectives are the trainer's own,
+// made of these. A message names the call that sent it: calls that do not match are reported, not
+// mixed up.
 //
 // With mpicxx and EMULATOR_MPI there may be many ranks, started by mpirun; without them there is
 // one. The first communicator of several ranks initializes MPI. The end of the program finalizes
