@@ -30,7 +30,8 @@ cp -r dev "$dir/tree" && cp -r tests/fuzz tests/fixtures "$dir/tree/tests"
 sed -e 's/(size_t)header\[2\] > room/0/' -e 's/2 \* (size_t)header\[2\] != data_bytes/0/' \
     dataloader.h > "$dir/tree/dataloader.h"
 cmp -s dataloader.h "$dir/tree/dataloader.h" && note "the check to remove is no longer there"
-RUNS=100000 LIBRARY=$dir/fuzz/library.a FUZZ_DIR=$dir/planted "$dir/tree/tests/fuzz/run.sh" shard > "$dir/out"
+RUNS=100000 LIBRARY=$dir/fuzz/library.a FUZZ_DIR=$dir/planted \
+    "$dir/tree/tests/fuzz/run.sh" shard > "$dir/out"
 status=$?
 [ $status = 1 ] || note "exit status $status: $(cat "$dir/out")"
 grep -q '^shard: [1-9][0-9]* executions, 1 found' "$dir/out" || note "$(cat "$dir/out")"

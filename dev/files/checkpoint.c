@@ -95,12 +95,13 @@ static bool state_from_json(TrainState *s, const JsonNode *root, Error *err) {
     for (int i = 0; i < STATE_FIELDS; i++) {
         const char *key = state_fields[i].key, *only = state_fields[i].only;
         void *at = (char *)s + state_fields[i].at;
-        int64_t most = strcmp(key, "workers") == 0 ? MAX_WORKERS : COUNT_MOST;
+        int64_t most = strcmp(key, "workers") == 0 ? (int64_t)MAX_WORKERS : COUNT_MOST;
         bool there = !only || json_get(root, only), good = true;
         if (state_fields[i].type == STATE_COUNT) *(int64_t *)at = 0;
         if (state_fields[i].type == STATE_REAL) *(double *)at = state_fields[i].none;
         if (!there) continue;
-        if (state_fields[i].type == STATE_REAL) good = json_get_double((double *)at, root, key, err);
+        if (state_fields[i].type == STATE_REAL)
+            good = json_get_double((double *)at, root, key, err);
         else good = json_get_int((int64_t *)at, root, key, 0, most, err);
         if (!good) return false;
     }

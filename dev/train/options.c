@@ -379,7 +379,8 @@ static bool option_reads(const Option *row, const TrainOptions *o) {
     for (size_t k = 0; k < sizeof used / sizeof *used; k++)
         if (strcmp(row->name, used[k]) == 0) return true;
     return strcmp(row->group, o->generate ? "generate" : "export") == 0
-        || (o->generate && strcmp(row->name, "seed") == 0) || (o->resume && strcmp(row->name, "out") == 0)
+        || (o->generate && strcmp(row->name, "seed") == 0)
+        || (o->resume && strcmp(row->name, "out") == 0)
         || strcmp(row->group, "model") == 0;
 }
 

@@ -256,8 +256,8 @@ def build(readme):
     short = next(i for i, text in enumerate(answer) if text.startswith("**"))
     return ("<!DOCTYPE html>\n<html lang='en'>\n<head>\n<meta charset='utf-8'>\n"
             "<meta name='viewport' content='width=device-width, initial-scale=1'>\n"
-            f"<title>Why train on many GPUs?</title>\n<meta name='description' content='{QUESTION}'>"
-            f"\n<link rel='icon' href='data:,'>\n"
+            "<title>Why train on many GPUs?</title>\n"
+            f"<meta name='description' content='{QUESTION}'>\n<link rel='icon' href='data:,'>\n"
             f"<style>{STYLE}</style>\n</head>\n<body>\n<h1>{QUESTION}</h1>\n"
             + block(answer[short])
             + f"<script>\n{race.script('chart.js')}</script>\n"

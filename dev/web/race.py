@@ -113,8 +113,8 @@ def race(recorded):
               "max='12' value='4'></label></div>")
     return ("<div id='race-live'>"
             "<p>Two GPT-2s of 35 thousand parameters are learning to write tales in this tab: "
-            "<code>train_gpt2.c</code>, compiled for the browser. A token is a byte. They differ in "
-            "batch size, and in the number of devices that share each batch.</p>"
+            "<code>train_gpt2.c</code>, compiled for the browser. A token is a byte. They differ "
+            "in batch size, and in the number of devices that share each batch.</p>"
             f"{axes()}<p id='race-headline' role='status'></p><p id='race-meaning'></p>"
             "<svg class='chart' id='race-chart' role='img' aria-label='validation loss of both "
             "runs against the chosen axis'></svg>"
@@ -168,8 +168,8 @@ def replay():
                     f"<pre id='replay-text-{i}'></pre></div>"
                     for i, colour in enumerate(["first", "second", "third"]))
     return ("<details id='replay'><summary>Sixty-four workers, replayed</summary><p>A larger model "
-            "(0.8 million parameters) on 1, 8 and as many workers as you choose, each number at the "
-            "batch size that is fastest for it. Losses and samples are of recorded runs; the clock "
+            "(0.8 million parameters) on 1, 8 and as many workers as you choose, each number at "
+            "the batch size that is fastest for it. Losses and samples are of recorded runs; the clock "
             "is calculated, and agreed with two real ranks within 10% (experiment 10).</p>"
             f"<p><label for='replay-link'>Link <select id='replay-link'>{links}</select></label> "
             f"<label for='replay-workers'>Workers of the third run "

@@ -10,8 +10,8 @@
 #     SANITIZERS=address,undefined
 #     LIBRARY=FILE        what a target links: dev/, compiled so before
 #
-# build/fuzz/fuzz_json build/fuzz/findings/json-crash-... runs a finding once more. The first one ends
-# a target. What has led somewhere new stays in build/fuzz/corpus, and the next run goes on from there.
+# build/fuzz/fuzz_json build/fuzz/findings/json-crash-... runs a finding once more. The first one
+# ends a target. What led somewhere new stays in build/fuzz/corpus; the next run goes on from there.
 #
 # A new parser gets a fuzz_NAME.c, its name in ALL, and seeds in make_seeds. A target parses bytes
 # and, if they were accepted, asserts what every later use relies on. What it finds is made small
