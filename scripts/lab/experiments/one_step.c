@@ -199,7 +199,7 @@ static void open_lab(Lab *x) {
         || !checkpoint_load_state(&state, &json, from.text, &err)
         || !json_get_double(&beta2, json_get(json.root, "options"), "beta2", &err))
         die("--init: %s", err.text);
-    if (state.seed != (uint64_t)r->o.seed)
+    if (state.seed != r->o.seed)
         die("--seed: the run began with %llu; name it", (unsigned long long)state.seed);
     open_vectors(x, gpt2_n_params(&x->m.c));
     load_moments(r, from.text, state.workers);
