@@ -24,6 +24,8 @@ good 1 $layers --steps 1 --out "$dir/first"
 
 rows < <(shares)
 row without 1 whole bits --tensor-parallel 1         # no sum is taken
+# Here each micro-batch's gradient has a buffer of its own, measured before it is added.
+row small2 2 whole 2e-6 --noise-scale --tensor-parallel 2
 same "files" "$(ls "$dir/share4/latest")" "$(ls "$dir/whole/latest")"
 good 1 --resume --generate Once --out "$dir/share4" --max-new 20
 end ranks_that_share_layers_train_what_one_rank_trains
