@@ -163,21 +163,23 @@ def test_web_race():
     assert again == found, f"the page shows {found}, {' '.join(command)} is {again}"
 
 
-def draw_picture(path, frames=30, seconds=0.4):
-    """README's picture that moves, an animated PNG: PICTURE=dev/web/race.png tests/test_web.py"""
+def draw_picture(path, frames=24, seconds=1.5):
+    """README's picture that moves, an animated PNG of one palette."""
     from PIL import Image
-    tab, images = opened(), []
+    tab, shots = opened(), []
     try:
-        tab.size(900, 610)
-        for i in range(frames):
+        tab.size(800, 790)
+        for _ in range(frames):
+            time.sleep(seconds)
             tab.screenshot(path)
             with Image.open(path) as shot:
-                images.append(shot.convert("RGB").quantize(24, dither=Image.Dither.NONE))
-            time.sleep(seconds)
+                shots.append(shot.convert("RGB"))
     finally:
         tab.close()
-    images[0].save(path, save_all=True, append_images=images[1:], optimize=True,
-                   duration=[1000 * seconds] * (frames - 1) + [4000])
+    palette = shots[-1].quantize(32, method=Image.Quantize.MAXCOVERAGE)
+    shots = [shot.quantize(palette=palette, dither=Image.Dither.NONE) for shot in shots]
+    shots[0].save(path, save_all=True, append_images=shots[1:], optimize=True,
+                  duration=[400] * (frames - 1) + [4000])
 
 
 def test_web_replay():
