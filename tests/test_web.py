@@ -178,8 +178,7 @@ def draw_picture(path, frames=24, seconds=1.5):
         tab.close()
     palette = shots[-1].quantize(32, method=Image.Quantize.MAXCOVERAGE)
     shots = [shot.quantize(palette=palette, dither=Image.Dither.NONE) for shot in shots]
-    shots[0].save(path, save_all=True, append_images=shots[1:], optimize=True,
-                  duration=[400] * (frames - 1) + [4000])
+    shots[0].save(path, save_all=True, append_images=shots[1:], duration=400)
 
 
 def test_web_replay():
