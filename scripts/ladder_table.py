@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the ladders' tables of counts into dev/cuda/README.md.
+"""Writes the ladders' tables of counts into dev/cuda/counted.md.
 
     make ladder TABLE=1                       counts every ladder, and rewrites the page
     scripts/ladder_table.py PROGRAM...        PROGRAM: build/counted/layernorm ...
@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-PAGE = os.path.join(ROOT, "dev/cuda/README.md")
+PAGE = os.path.join(ROOT, "dev/cuda/counted.md")
 BEGIN, END = "<!-- ladders: written by make ladder TABLE=1 -->\n", "<!-- ladders: end -->\n"
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The ladders of dev/cuda: every rung is right, and a wrong one is found; dev/cuda/README.md has the
+"""The ladders of dev/cuda: every rung is right, and a wrong one is found; dev/cuda/counted.md has the
 tables of counts that the programs print.
 
     LONG=1 tests/test_ladders.py        all ladders, not only one of them
@@ -131,7 +131,7 @@ def test_ladders_page():
     there = page.split(SCRIPT.BEGIN)[1].split(SCRIPT.END)[0].strip("\n") + "\n"
     tables = [SCRIPT.table(printed(name)) for name in OPERATIONS]
     for name, text in zip(OPERATIONS, tables):
-        assert text in there, f"dev/cuda/README.md: {name} is not what make ladder TABLE=1 writes"
+        assert text in there, f"dev/cuda/counted.md: {name} is not what make ladder TABLE=1 writes"
     if OPERATIONS == LADDERS:
         assert "\n\n".join(tables) + "\n" == there, "the page has more than TABLE=1 writes"
 
