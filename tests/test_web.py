@@ -164,11 +164,11 @@ def test_web_race():
 
 
 def draw_picture(path, frames=24, seconds=1.5):
-    """README's picture that moves, an animated PNG of one palette."""
+    """README's picture that moves, an animated PNG; it begins with its end, for who sees no more."""
     from PIL import Image
     tab, shots = opened(), []
     try:
-        tab.size(800, 790)
+        tab.size(800, 772)
         for _ in range(frames):
             time.sleep(seconds)
             tab.screenshot(path)
@@ -178,7 +178,7 @@ def draw_picture(path, frames=24, seconds=1.5):
         tab.close()
     palette = shots[-1].quantize(32, method=Image.Quantize.MAXCOVERAGE)
     shots = [shot.quantize(palette=palette, dither=Image.Dither.NONE) for shot in shots]
-    shots[0].save(path, save_all=True, append_images=shots[1:], duration=400)
+    shots[-1].save(path, save_all=True, append_images=shots, duration=400)
 
 
 def test_web_replay():
