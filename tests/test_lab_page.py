@@ -104,16 +104,16 @@ ASKED = ([(model, {}) for model in range(10)] + [
 # (which of them, the end of its command, its headline)
 SHOWN = [(3, "--init d48 --seq-len 1024 --micro-batch 16 --batch-tokens 1048576 "
           "--tokens 32000000000 --zero 1 --plan-gpu h100,8,450000MB/s+1us:8+50000MB/s+5us,2.5",
-          "8 devices: 1.2 days, which cost 577."),
+          "8 devices: 1.2 days, which cost $577."),
          (10, "--micro-batch 16 --batch-tokens 65536 --tokens 2500000000 --zero 1 --no-overlap "
           "--plan-gpu h100,1,450000MB/s+1us:8+50000MB/s+5us,2.5",
-          "1 device: 1.5 hours, which cost 3.75."),
+          "1 device: 1.5 hours, which cost $3.75."),
          (20, "--plan-gpu h100,512,450000MB/s+1us:32+50000MB/s+5us,2.5",
-          "512 devices: 40.1 days, which cost 1.23 million."),
+          "512 devices: 40.1 days, which cost $1.23 million."),
          (21, "--micro-batch 4 --batch-tokens 536870912 --tokens 3500000000000 --zero 3 --plan-gpu "
           "h100,4096,450000MB/s+1us:8+50000MB/s+5us,0", "4096 devices: 35.9 days."),
          (23, "--zero 0 --plan-gpu here@0.139,16,1MB/s+10000us:8+1300MB/s+50us,0.1",
-          "16 devices: 1.85 minutes, which cost 0.0495.")]
+          "16 devices: 1.85 minutes, which cost $0.0495.")]
 
 
 def printed(command):

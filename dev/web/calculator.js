@@ -69,7 +69,7 @@
   function headline(q, e) {
     const devices = `${q.n} device${q.n > 1 ? "s" : ""}`;
     if (e.fits === false) return `${devices}: the model does not fit.`;
-    const cost = e.cost > 0 ? `, which cost ${count(e.cost)}` : "";
+    const cost = e.cost > 0 ? `, which cost $${count(e.cost)}` : "";
     return `${devices}: ${clock(86400 * e.days)}${cost}.`;
   }
 

@@ -42,7 +42,7 @@ function chart(svg, { lines, xMost, xLabel, low, high, level, mark }) {
     text(X(x), height - bottom + 15, brief(x), 'text-anchor="middle"');
   }
   text((left + width - right) / 2, height - 4, xLabel, 'text-anchor="middle"');
-  text(left + 6, height - bottom - 8, "validation loss");
+  text(left + 6, top + 12, "validation loss");
   if (level) {
     parts.push(`<path class="level" d="M${left} ${Y(level.y)}H${width - right}"/>`);
     text(width - right, Y(level.y) + 15, level.words, 'text-anchor="end"');

@@ -30,12 +30,12 @@ SECTION = "## Why train on many GPUs, if the model fits on one?\n"
 
 # (id, label, largest position, step); the positions' meaning is in calculator.js.
 SLIDERS = [("tokens", "Tokens of the run", 160, 1), ("devices", "Devices", 12, 1),
-           ("batch", "Sequences a device and update", 16, 1),
+           ("batch", "Sequences per device and update", 16, 1),
            ("near", "Bandwidth of a device within a machine", 120, 1),
            ("near-latency", "Latency within a machine", 100, 1),
            ("far", "Bandwidth of a device between machines", 120, 1),
            ("far-latency", "Latency between machines", 100, 1),
-           ("per-machine", "Devices a machine", 7, 1), ("price", "Price of a device-hour", 20, 0.1)]
+           ("per-machine", "Devices per machine", 7, 1), ("price", "Price of a device-hour in $", 20, 0.1)]
 GPUS = ["h100", "h200", "b200", "a100", "4090", "l40s"]      # of plan_gpus in dev/plan/plan.c
 
 
@@ -86,7 +86,7 @@ table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabu
 th, td { border: 1px solid #ccc; padding: .25rem .5rem; text-align: right; vertical-align: top; }
 th { background: #f2f2f2; } summary { cursor: pointer; margin-top: .6rem; }
 """ + race.STYLE + """
-body { max-width: 56rem; }
+:root { color-scheme: light dark; } body { max-width: 56rem; } #plan { white-space: pre; }
 #controls { display: grid; grid-template-columns: repeat(auto-fill, minmax(19rem, 1fr));
             gap: .7rem 1.5rem; background: #f6f6f6; padding: .8rem; }
 #controls label { display: block; font-size: .9rem; } #controls output { font-weight: 600; }
@@ -100,7 +100,7 @@ td, th { text-align: left; } #answer td { text-align: right; } table { width: 10
     #controls, code, pre, th { background: var(--soft); } th, td { border-color: var(--line); }
     h2 { border-color: var(--line); } figcaption { color: #bbb; } img { background: #fff; } }
 @media (max-width: 40rem) {
-    h1 { font-size: 1.3rem; }
+    h1 { font-size: 1.3rem; } #answer table { font-size: .7rem; } #answer td { padding: .2rem; }
     #controls { grid-template-columns: 1fr; }
     .stack thead { display: none; } .stack tr { display: block; border: 1px solid #ccc;
         margin-bottom: .5rem; } .stack td { display: block; border: 0; }
@@ -174,7 +174,7 @@ def calculator():
     return ("<p id='calculator-why'>The calculator needs JavaScript, and WebAssembly with SIMD; "
             f"the rest of the page does not.</p><div id='calculator' hidden>{controls()}"
             "<div role='status'><p id='headline'></p><p id='limit'></p></div>"
-            "<pre id='plan' class='scroll'></pre><details><summary>The same on your machine"
+            "<pre id='plan' class='scroll'></pre><details><summary>Run this yourself"
             "</summary><p class='native'><code id='command'></code></p></details></div>"
             f"{race.embedded('models', MODELS)}<script>\n{race.script('calculator.js')}</script>\n")
 

@@ -34,9 +34,9 @@
   }
 
   const AXES = {
-    many: { words: "wall-clock seconds, on the devices of each run", unit: "seconds", many: "long",
+    many: { words: "wall-clock seconds, on the devices of each run", unit: "calculated seconds", many: "long",
             scale: i => secondsOf(batchOf(i).batch, devicesOf(i)) },
-    one: { words: "wall-clock seconds, on one device", unit: "seconds", many: "long",
+    one: { words: "wall-clock seconds, on one device", unit: "calculated seconds", many: "long",
            scale: i => secondsOf(batchOf(i).batch, 1) },
     updates: { words: "updates", unit: "updates", many: "many", scale: () => 1 },
     tokens: { words: "training tokens", unit: "tokens", many: "many", scale: i => batchOf(i).batch },
@@ -47,7 +47,7 @@
     const large = batchOf(1).batch >= batchOf(0).batch ? 1 : 0;
     const wide = devicesOf(1) >= devicesOf(0) ? 1 : 0;
     if (axis === "tokens")
-      return less === large ? "" : "Plotted against tokens, a larger batch looks like a loss.";
+      return less === large ? "" : "Plotted against tokens, a larger batch looks worse.";
     if (axis === "updates")
       return less === large ? "A larger batch needs fewer updates, and updates are sequential." : "";
     if (axis === "one")
@@ -75,7 +75,7 @@
     const loss = Math.ceil(20 * Math.max(...lowest)) / 20;
     const need = lines.map(points => crossing(points, loss));
     if (!(loss < 3) || !need.every(x => x > 0))
-      return { words: "Both runs have just begun.", means: "" };
+      return { words: "Waiting for a loss that both runs have reached.", means: "" };
     const [less, more] = need[0] <= need[1] ? [0, 1] : [1, 0], times = need[more] / need[less];
     const took = i => `${"AB"[i]} took ${brief(Number(need[i].toPrecision(3)))}`;
     return { loss, means: times < 1.1 ? "" : meaning(less),
@@ -110,9 +110,9 @@
     for (const i of [0, 1]) {
       byId(`batch-shown-${i}`).textContent = `${batchOf(i).batch.toLocaleString("en")} tokens`;
       byId(`devices-shown-${i}`).textContent = devicesOf(i);
-      const devices = axis === "one" ? 1 : devicesOf(i);
+      const devices = devicesOf(i) === 1 ? "one device" : `${devicesOf(i)} devices`;
       byId(`title-${i}`).textContent =
-        `Run ${"AB"[i]}: ${devices === 1 ? "one device" : `${devices} devices`}`;
+        `Run ${"AB"[i]}: ${devices}${axis === "one" && devicesOf(i) > 1 ? ", timed as one" : ""}`;
     }
     const { rate, delay } = link();
     byId("link-shown").textContent = rate === Infinity ? "costs nothing"
@@ -146,7 +146,7 @@
   const paused = () => document.hidden || byId("pause").getAttribute("aria-pressed") === "true";
   function tellPause() {
     for (const run of runs) run.worker?.postMessage({ pause: paused() });
-    byId("pause").textContent = paused() ? "Go on" : "Pause";
+    byId("pause").textContent = paused() ? "Resume" : "Pause";
   }
 
   // ---- the beginning ----

@@ -17,7 +17,7 @@ SIZE, TARGET, LAYERS, HEADS, CHANNELS, T = "35k", 2, 2, 2, 32, 32
 WARMUP = 20                                          # updates, as in experiment 2
 MOST = 3_000_000                                     # tokens of a run
 HASH_AT = 100                                        # updates
-LANES = [("first", 512, 1), ("second", 2048, 8)]      # batch and devices, when the page opens
+LANES = [("first", 512, 1), ("second", 2048, 4)]      # batch and devices, when the page opens
 DEVICES = [1, 2, 4, 8, 16, 32, 64]                   # as in race.js
 LINKS = 121                                          # positions; 10^(i/20) Mbit/s, then no cost
 
@@ -120,10 +120,10 @@ def race(recorded):
             "runs against the chosen axis'></svg>"
             f"<div class='lanes'>{lane(0, data)}{lane(1, data)}</div>{shared}"
             "<p><button id='pause' aria-pressed='false'>Pause</button> Training is real; the clock "
-            "is calculated: an update takes what it took on one core in the laboratory, for each "
-            "device's share of the batch, and then an all-reduce over the link. No model can reach "
+            "is calculated: an update takes what we measured on one core for each device's share of "
+            "the batch, and then an all-reduce of the gradients over the link. No model can reach "
             "a loss below <output id='floor'></output>, the entropy of the tales.</p>"
-            "<details><summary>The same on your machine</summary><p class='native'><code "
+            "<details><summary>Run this yourself</summary><p class='native'><code "
             "id='native'></code><br>prints <code id='hash'></code>, the hash of all weights: the "
             "same bits as in run B.</p><p><label for='flags'>Other flags for run B, such as "
             "<code>--lr 0.016</code> or <code>--layers 1</code> (the clock stays that of the model "
