@@ -194,7 +194,7 @@ with open(sys.argv[1], "a") as f:
     print(usage.ru_maxrss * 1024, file=f)
 sys.exit(status != 0)
 PYTHON
-large=(--data "$data" --layers 6 --heads 8 --channels 512 --seq-len 64 --micro-batch 20 --threads 1
+large=(--data "$data" --layers 4 --heads 8 --channels 512 --seq-len 64 --micro-batch 20 --threads 1
        --eval-tokens 64 --steps 0)
 if [ ! -r /proc/self/status ] || ! command -v python3 > /dev/null; then
     skip plan_is_the_peak_of_memory "needs python3, and Linux"

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Other machines, from this one: a few updates on AArch64 under qemu, what an older processor is
-# told, and the Python scripts in the grammar of an old Python. The cross-compiler is PyPI's ziglang
-# (clang with headers and libraries of many systems).
+# Other machines, from this one: what an older processor is told, and the Python scripts in the
+# grammar of an old Python.
 #
 #     LONG=1 tests/test_portability.sh     also both programs linked for macOS and for Linux with
-#                                          musl, and the C tests on AArch64
+#                                          musl, a few updates and the C tests on AArch64, by qemu
+#
+# The cross-compiler is PyPI's ziglang (clang with headers and libraries of many systems).
 . "$(dirname "$0")/tools.sh"
 unset CFLAGS SANITIZE OPENMP PRECISION PLAIN MPI
 
@@ -49,7 +50,7 @@ on_aarch64() {
     [ -n "$qemu" ] || { skip "$1" "needs qemu-aarch64 (apt install qemu-user)"; return 1; }
 }
 # The same losses as here, but for rounding: NEON's sums have another order.
-if on_aarch64 aarch64_trains; then
+if [ -n "${LONG:-}" ] && on_aarch64 aarch64_trains; then
     build aarch64-linux-musl CFLAGS=-O1 -C "$dir/tree" train_gpt2
     "$prepare" tales --out "$dir/tales" --tokens 5000 > "$dir/said" || note "no data"
     tiny="--data $dir/tales --layers 2 --heads 2 --channels 16 --seq-len 16 --micro-batch 2

@@ -31,7 +31,7 @@ for target in "$@"; do
     [ -f "tests/fuzz/fuzz_$target.c" ] || cannot "no target is called $target; there are: $ALL"
 done
 mkdir -p "$DIR/logs" "$DIR/findings" "$DIR/corpus" || cannot "$DIR cannot be written"
-flags="-std=gnu11 -g -O1 -fsanitize=fuzzer${SANITIZERS:+,$SANITIZERS} -fno-sanitize-recover=all"
+flags="-std=gnu11 -g ${OPTIMIZED:--O1} -fsanitize=fuzzer${SANITIZERS:+,$SANITIZERS} -fno-sanitize-recover=all"
 echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' |
     $CC $flags -x c - -o "$DIR/probe" 2> /dev/null ||
     cannot "needs clang with libFuzzer (Debian: clang and libclang-rt-VERSION-dev)"
