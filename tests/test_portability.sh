@@ -3,9 +3,7 @@
 # grammar of an old Python.
 #
 #     LONG=1 tests/test_portability.sh     also both programs linked for macOS and for Linux with
-#                                          musl, a few updates and the C tests on AArch64, by qemu
-#
-# The cross-compiler is PyPI's ziglang (clang with headers and libraries of many systems).
+#                                          musl by PyPI's ziglang; AArch64 under qemu
 . "$(dirname "$0")/tools.sh"
 unset CFLAGS SANITIZE OPENMP PRECISION PLAIN MPI
 
