@@ -55,8 +55,9 @@ ifeq ($(SANITIZE),1)
   FLAGS += -g -fsanitize=address,undefined -fno-sanitize-recover=all
 endif
 
-ifneq ($(filter-out fp32 bf16 tf32,$(PRECISION)),)
-  $(error PRECISION=$(PRECISION): it is fp32 or bf16; on a GPU also tf32)
+ON_CPU := $(filter all run test train_gpt2 prepare,$(or $(MAKECMDGOALS),all))
+ifneq ($(filter-out fp32 bf16 $(if $(ON_CPU),,tf32),$(PRECISION)),)
+  $(error PRECISION=$(PRECISION): it is fp32 or bf16; of train_gpt2cu also tf32)
 endif
 FLAGS += $(if $(filter bf16,$(PRECISION)),-DPRECISION_BF16)    # the default is fp32 on a CPU
 CPUINFO := $(if $(filter bf16,$(PRECISION)),$(if $(NATIVE),$(shell cat /proc/cpuinfo 2>/dev/null)))

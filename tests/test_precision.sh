@@ -9,8 +9,8 @@ cp -r Makefile train_gpt2.c dataloader.h dev "$dir"
 make -s -C "$dir" PRECISION=bf16 train_gpt2 2>"$dir/make" || note "make PRECISION=bf16: $(tail -1 "$dir/make")"
 mv "$dir/train_gpt2" "$dir/bf16"
 cp "$train" "$dir/fp32"
-make -s -C "$dir" PRECISION=fp8 train_gpt2 2>"$dir/make" && note "PRECISION=fp8 is taken for something"
-grep -q 'fp32 or bf16' "$dir/make" || note "PRECISION=fp8 is refused with: $(tail -1 "$dir/make")"
+make -s -C "$dir" PRECISION=tf32 train_gpt2 2>"$dir/make" && note "PRECISION=tf32 is taken for something"
+grep -q 'fp32 or bf16' "$dir/make" || note "PRECISION=tf32 is refused with: $(tail -1 "$dir/make")"
 
 ./prepare tales --out "$dir/data" --tokens 1000000 >/dev/null || note "prepare"
 for precision in fp32 bf16; do

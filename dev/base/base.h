@@ -256,7 +256,7 @@ bool period_due(const Period *p, uint64_t steps_before, uint64_t steps_after,
 typedef enum {
     OPT_HELP,                      // no field; ends the parsing, so --help works beside wrong flags
     OPT_FLAG,                      // bool; takes no value
-    OPT_FROM,                      // int64_t; --name alone: 0; --name=N, as OPT_COUNT
+    OPT_FROM,                      // int64_t; --name alone: 0; with a value as OPT_COUNT
     OPT_INT,                       // int
     OPT_COUNT,                     // int64_t; accepts 1e9, as OPT_INT does
     OPT_REAL,                      // double
@@ -277,7 +277,7 @@ typedef struct {
     const char *means;             // the default in words: "micro-batch times seq-len"; or NULL
 } Option;
 
-// The value of an int, a count or OPT_FROM that has no default and was not given. A text is then NULL.
+// The value of an OPT_INT, _COUNT or _FROM that has no default and was not given. A text: NULL.
 #define OPTION_UNSET (-1)
 
 // The first member of every options struct: set[i] if the user gave the flag of row i.

@@ -258,12 +258,12 @@ static bool option_take(void *opts, const Option *table, int n, int *i, int argc
 
     OptionWords expects = option_expects(o);
     const char *text = equals ? equals + 1 : NULL;
+    if (!text && *i + 1 < argc && strncmp(argv[*i + 1], "--", 2) != 0) text = argv[++*i];
     if (o->type == OPT_FROM && !text) {
         int64_t *from = (int64_t *)((char *)opts + o->field);
         *from = *from == OPTION_UNSET ? 0 : *from;         // --resume=5 --resume: from 5
         return true;
     }
-    if (!text && *i + 1 < argc && strncmp(argv[*i + 1], "--", 2) != 0) text = argv[++*i];
     if (!text) return fail(err, "--%s: its value is missing; expected %s%s", o->name, expects.text,
                            o->type == OPT_TEXT ? " (if it begins with --: --NAME=VALUE)" : "");
     char shown[48];
