@@ -47,7 +47,8 @@ void threads_begin(int flag) {
 #else
     (void)flag;
 #endif
-    #pragma omp parallel
+    flush_subnormals();                          // which clang's OpenMP hands on to its threads,
+    #pragma omp parallel                         // where gcc's asks each
     flush_subnormals();
 }
 

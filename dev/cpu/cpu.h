@@ -63,6 +63,9 @@ static inline Mat transpose_of(const float *x, size_t ld) { Mat m = { x, 1, ld }
 // sums are fp32 still.
 #ifdef PRECISION_BF16
 typedef uint32_t Word;
+
+// A float's bits rounded to the nearest number whose lower half is zero; not-a-number stays that.
+uint32_t bf16_round(float x);
 #else
 typedef float Word;
 #endif

@@ -103,8 +103,7 @@ void pack_floats(float *dst, int width, const float *src, size_t line, size_t st
 }
 
 #ifdef PRECISION_BF16
-// A float's bits rounded to the nearest number whose lower half is zero; not-a-number stays that.
-static uint32_t bf16_round(float x) {
+uint32_t bf16_round(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
     uint32_t rounded = bits + 0x7FFF + (bits >> 16 & 1);        // ties go to the even one

@@ -8,6 +8,7 @@
 #define pack_whole pack_whole_bf16
 #define packed_size packed_size_bf16
 #define matvec matvec_bf16
+#define bf16_round bf16_round_alone
 #include "../cpu/matmul.c"
 
 void matmul_bf16(float *c, const float *a, const float *b, size_t M, size_t N, size_t K);
