@@ -474,10 +474,8 @@ static double sum_of(const float *x, size_t n) {
     return sum;
 }
 
-// Of dev/ranks/tensor_model.h, the model cut across ranks.
-static void tp_model_forward(Model *m, const int *tokens, int B, int T, int past);
-static double tp_model_backward(Model *m, const int *tokens, const int *targets, float scale,
-                                int B, int T);
+#include "dev/cpu/words.h"             // xent_parts
+#include "dev/ranks/tensor_model.h"    // tp_...: embedding and classifier cut across ranks
 
 // A branch's last layer: branch = x w + b, with x (N,K). Of ranks that share the block each holds K
 // rows of w: its product is a term of a sum, to which b is added once (dev/ranks/tensor.c).
@@ -493,7 +491,24 @@ static void branch_is_read(Model *m, float *dx, size_t N) {
     if (m->zero.tp.size > 1) tp_sum(&m->zero.tp, dx, N*m->c.C);
 }
 
-// x_mid = x + attention(LayerNorm(x)); x_out = x_mid + MLP(LayerNorm(x_mid)).
+// In generation: what a block keeps of rows past ... T-1 alone. The statistics of its norms are not
+// kept there. Cn is C, or with tensor parallelism a rank's part of it.
+static BlockActs acts_from(BlockActs a, size_t past, size_t C, size_t Cn) {
+    a.x += past*C;
+    a.ln1 += past*C;
+    a.qkv += past*3*Cn;
+    a.att += past*Cn;
+    a.att_lse += past;
+    a.x_mid += past*C;
+    a.ln2 += past*C;
+    a.fc += past*4*Cn;
+    a.gelu += past*4*Cn;
+    a.x_out += past*C;
+    return a;
+}
+
+// x_mid = x + attention(LayerNorm(x)); x_out = x_mid + MLP(LayerNorm(x_mid)). T rows of each
+// sequence, behind the `past` that generation has run before.
 static void block_forward(Model *m, Block w, BlockActs a, int B, int T, int past) {
     int C = m->c.C, Cn = m->Cn, NHn = m->NHn;
     size_t N = (size_t)B*T;
@@ -509,22 +524,30 @@ static void block_forward(Model *m, Block w, BlockActs a, int B, int T, int past
     residual_forward(a.x_out, a.x_mid, m->branch, N*C);
 }
 
-// Runs tokens (B,T) through the blocks, up to the final norm's output m->lnf (B*T,C).
-void model_forward(Model *m, const int *tokens, int B, int T) {
+// Runs tokens (B,T) through the blocks, up to the final norm's output m->lnf (B*T,C). In generation
+// (B = 1) `past` tokens were run before, and their keys and values are still in each block's qkv:
+// only rows past ... T-1 are computed, with pointers that begin there. That is all a key/value
+// cache is.
+void model_forward(Model *m, const int *tokens, int B, int T, int past) {
     Zero *z = &m->zero;
     Weights *w = &m->w;
-    int C = m->c.C, L = m->c.L;
-    assert(T <= m->spec.T && B <= m->spec.B);
-    if (z->tp.shares) return tp_model_forward(m, tokens, B, T, 0);
+    int C = m->c.C, L = m->c.L, rows = T - past;
+    size_t from = (size_t)past*C;
+    assert(T <= m->spec.T && B <= m->spec.B && (past == 0 || B == 1));
     forward_needs(z, 0);               // bucket 0: embeddings; 1 + l: block l; 1 + L: final norm
-    embedding_forward(m->x_in, tokens, w->wte, w->wpe, B, T, C);
+    if (z->tp.shares)
+        tp_embedding_forward(m->x_in + from, tokens + past, w->wte, w->wpe + from, &z->tp, B, rows,
+                             C);
+    else
+        embedding_forward(m->x_in + from, tokens + past, w->wte, w->wpe + from, B, rows, C);
     for (int l = 0; l < L; l++) {
         forward_needs(z, 1 + l);
-        block_forward(m, w->block[l], m->acts[l], B, T, 0);
+        BlockActs a = past > 0 ? acts_from(m->acts[l], past, C, m->Cn) : m->acts[l];
+        block_forward(m, w->block[l], a, B, rows, past);
     }
     forward_needs(z, 1 + L);
-    layernorm_forward(m->lnf, m->lnf_mean, m->lnf_rstd, m->acts[L - 1].x_out, w->lnf_gain,
-                      w->lnf_bias, (size_t)B*T, C);
+    layernorm_forward(m->lnf + from, m->lnf_mean, m->lnf_rstd, m->acts[L - 1].x_out + from,
+                      w->lnf_gain, w->lnf_bias, (size_t)B*rows, C);
 }
 
 // From dx, the gradient of x_out, to dx, the gradient of x. A branch receives all of dx, and what
@@ -552,22 +575,26 @@ static void block_backward(Model *m, Block w, Block d, BlockActs a, int B, int T
     residual_backward(dx, dbranch, N*C);
 }
 
-// Backpropagation, after model_forward on the same tokens: adds the gradient of scale * (sum of the
-// N losses) to the gradients dw. It begins with the classifier's forward pass, and returns the sum
-// of the losses in nats. wte gets two gradients: as the classifier's weight first, as the embedding
-// last (weight tying).
-double model_backward(Model *m, const int *tokens, const int *targets, float scale,
-                      int B, int T) {
+// After model_forward: returns the sum of the losses in nats, and begins the backpropagation of
+// scale * that sum: its gradient in the final norm's output, and in wte as the classifier's weight.
+double classifier_loss_and_gradient(Model *m, const int *targets, float scale, int B, int T) {
+    size_t N = (size_t)B*T;
+    backward_needs(&m->zero, 0);
+    if (m->zero.tp.shares) return tp_classifier(m, m->loss, targets, scale, N, TRAIN);
+    classifier_backward(m->dbranch, m->dw.wte, m->loss, m->lse, m->logits, m->lnf, m->w.wte,
+                        targets, scale, N, m->logit_rows, m->c.C, m->c.V, m->Vp);
+    return sum_of(m->loss, N);
+}
+
+// Backpropagation, after classifier_loss_and_gradient: adds to the gradients dw. wte, which has one
+// as the classifier's weight, gets its second as the embedding (weight tying).
+void model_backward(Model *m, const int *tokens, int B, int T) {
     Zero *z = &m->zero;
     Weights *w = &m->w, *dw = &m->dw;
     int C = m->c.C, L = m->c.L;
     size_t N = (size_t)B*T;
     float *dlnf = m->dbranch;          // (N,C)
-    if (z->tp.shares) return tp_model_backward(m, tokens, targets, scale, B, T);
-    backward_needs(z, 0);
     backward_needs(z, 1 + L);
-    classifier_backward(dlnf, dw->wte, m->loss, m->lse, m->logits, m->lnf, w->wte, targets, scale,
-                        N, m->logit_rows, C, m->c.V, m->Vp);
     layernorm_backward(m->dx, dw->lnf_gain, dw->lnf_bias, dlnf, m->acts[L - 1].x_out, m->lnf_mean,
                        m->lnf_rstd, w->lnf_gain, N, C);
     gradients_ready(z, 1 + L);
@@ -576,9 +603,9 @@ double model_backward(Model *m, const int *tokens, const int *targets, float sca
         block_backward(m, w->block[l], dw->block[l], m->acts[l], B, T);
         gradients_ready(z, 1 + l);
     }
-    embedding_backward(dw->wte, dw->wpe, m->dx, tokens, B, T, C);
+    if (z->tp.shares) tp_embedding_backward(dw->wte, dw->wpe, m->dx, tokens, &z->tp, B, T, C);
+    else embedding_backward(dw->wte, dw->wpe, m->dx, tokens, B, T, C);
     gradients_ready(z, 0);
-    return sum_of(m->loss, N);
 }
 
 // =================================================================================================
@@ -658,8 +685,9 @@ static void train_step(Run *r, Model *m, Step *s) {
     clear_grads(m);
     for (size_t i = 0; i < s->micro_batches; i++) {    // gradient accumulation
         next_batch(r, s, i);                           // inputs (B,T); targets, one token on
-        model_forward(m, r->inputs, s->B, s->T);
-        loss += model_backward(m, r->inputs, r->targets, s->scale, s->B, s->T);
+        model_forward(m, r->inputs, s->B, s->T, 0);
+        loss += classifier_loss_and_gradient(m, r->targets, s->scale, s->B, s->T);
+        model_backward(m, r->inputs, s->B, s->T);
     }
     gradients_arrive(r, s);                            // of several ranks: their sum
     Totals all = { .loss = loss, .squares = gradients_squares(m) };
@@ -690,51 +718,16 @@ static int train(Run *r, Model *m) {                   // returns the process's 
 
 // ---- generation ----
 
-// In generation: what a block keeps of rows past ... T-1 alone. The statistics of its norms are not
-// kept there. Cn is C, or with tensor parallelism a rank's part of it.
-static BlockActs acts_from(BlockActs a, size_t past, size_t C, size_t Cn) {
-    a.x += past*C;
-    a.ln1 += past*C;
-    a.qkv += past*3*Cn;
-    a.att += past*Cn;
-    a.att_lse += past;
-    a.x_mid += past*C;
-    a.ln2 += past*C;
-    a.fc += past*4*Cn;
-    a.gelu += past*4*Cn;
-    a.x_out += past*C;
-    return a;
-}
-
-#include "dev/cpu/words.h"             // xent_parts
-#include "dev/ranks/tensor_model.h"    // tp_model_forward, ...: the model cut across ranks
-
+// The logits (V) of the token after row t of one sequence; of ranks that share the words, all
+// ranks' words, in the order of the ranks.
 const float *model_logits(Model *m, int t) {
+    const TpGroup *g = &m->zero.tp;
     int C = m->c.C, V = m->c.V;
     matmul(m->logits, V, rows_of(m->lnf + (size_t)t*C, C), transpose_of(m->w.wte, C), NULL, 1, V, C,
            WRITE);
-    return m->logits;
-}
-
-// The keys and values of rows 0 ... past-1 are still in each block's qkv. So only rows past ... T-1
-// are computed: model_forward with pointers that begin at row `past`. That is all a key/value cache
-// is.
-const float *model_extend(Model *m, const int *tokens, int T, int past) {
-    Zero *z = &m->zero;
-    Weights *w = &m->w;
-    int C = m->c.C, L = m->c.L, rows = T - past;
-    size_t from = (size_t)past*C;
-    if (z->tp.shares) return tp_model_extend(m, tokens, T, past);
-    forward_needs(z, 0);
-    embedding_forward(m->x_in + from, tokens + past, w->wte, w->wpe + from, 1, rows, C);
-    for (int l = 0; l < L; l++) {
-        forward_needs(z, 1 + l);
-        block_forward(m, w->block[l], acts_from(m->acts[l], past, C, C), 1, rows, past);
-    }
-    forward_needs(z, 1 + L);
-    layernorm_forward(m->lnf + from, m->lnf_mean, m->lnf_rstd, m->acts[L - 1].x_out + from,
-                      w->lnf_gain, w->lnf_bias, rows, C);
-    return model_logits(m, T - 1);
+    if (!g->shares) return m->logits;
+    tp_collect(g, g->parts, m->logits, V);
+    return g->parts;
 }
 
 // ---- evaluation ----

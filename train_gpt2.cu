@@ -1210,9 +1210,7 @@ static void classifier_backward(real *dx, float *dwte, float *loss, float *lse, 
 // Model
 // =================================================================================================
 
-// The model cut across ranks has its own page, dev/ranks/tensor_model.cu.
-static void tp_forward_launch(Model *m, int B, int T, int past);
-static void tp_backward_launch(Model *m, int B, int T);
+#include "dev/ranks/tensor_model.cu"     // tp_classifier: the classifier cut across ranks
 
 // ---- batches on their way ----
 
@@ -1272,6 +1270,22 @@ static void branch_is_read(Model *m, real *dx, size_t N) {
     tp_sum(&m->zero.tp, dx, N*m->c.C);
 }
 
+// In generation: what a block keeps of rows past ... T-1 alone. The statistics of its norms are not
+// kept there. Cn is C, or with tensor parallelism a rank's part of it.
+static BlockActs acts_from(BlockActs a, size_t past, size_t C, size_t Cn) {
+    a.x += past*C;
+    a.ln1 += past*C;
+    a.qkv += past*3*Cn;
+    a.att += past*Cn;
+    a.att_lse += past;
+    a.x_mid += past*C;
+    a.ln2 += past*C;
+    a.fc += past*4*Cn;
+    a.gelu += past*4*Cn;
+    a.x_out += past*C;
+    return a;
+}
+
 // All that backward needs of a block; --recompute block runs it once more.
 static void block_forward_to_gelu(Model *m, Block<real> w, BlockActs a, int B, int T, int past) {
     int C = m->c.C, Cn = m->Cn, NHn = m->NHn;
@@ -1286,34 +1300,42 @@ static void block_forward_to_gelu(Model *m, Block<real> w, BlockActs a, int B, i
     linear_gelu_forward(a.gelu, a.fc, a.ln2, w.fc_w, w.fc_b, N, C, 4*Cn, g);
 }
 
-// x_mid = x + attention(LayerNorm(x)); x_out = x_mid + MLP(LayerNorm(x_mid)).
+// x_mid = x + attention(LayerNorm(x)); x_out = x_mid + MLP(LayerNorm(x_mid)). T rows of each
+// sequence, behind the `past` that generation has run before.
 static void block_forward(Model *m, Block<real> w, BlockActs a, int B, int T, int past) {
     block_forward_to_gelu(m, w, a, B, T, past);
     branch_project(m, a.x_out, a.x_mid, a.gelu, w.mlp_proj_w, w.mlp_proj_b, (size_t)B*T, 4*m->Cn);
 }
 
 // All that model_forward launches, once the tokens are there.
-static void forward_launch(Model *m, int B, int T) {
+static void forward_launch(Model *m, int B, int T, int past) {
     Zero *z = &m->zero;
     const Weights<real> *w = &m->w;
-    int C = m->c.C, L = m->c.L;
-    if (z->tp.shares) return tp_forward_launch(m, B, T, 0);
+    int C = m->c.C, L = m->c.L, rows = T - past;
+    size_t from = (size_t)past*C, N = (size_t)B*rows;
+    cudaStream_t stream = m->gpu->stream;
     forward_needs(z, 0);
-    embedding_forward(m->x_in, m->batch.inputs, w->wte, w->wpe, B, T, C, m->gpu->stream);
+    embedding_forward(m->x_in + from, m->batch.inputs, w->wte, w->wpe + from, B, rows, C, stream);
+    tp_sum(&z->tp, m->x_in + from, N*C);         // of ranks that share the words
     for (int l = 0; l < L; l++) {
         forward_needs(z, 1 + l);
-        block_forward(m, w->block[l], m->acts[l], B, T, 0);
+        BlockActs a = past > 0 ? acts_from(m->acts[l], past, C, m->Cn) : m->acts[l];
+        block_forward(m, w->block[l], a, B, rows, past);
     }
     forward_needs(z, 1 + L);
-    layernorm_forward(m->lnf, m->lnf_mean, m->lnf_rstd, m->acts[L - 1].x_out, w->lnf_gain,
-                      w->lnf_bias, (size_t)B*T, C, m->gpu->stream);
+    layernorm_forward(m->lnf + from, m->lnf_mean, m->lnf_rstd, m->acts[L - 1].x_out + from,
+                      w->lnf_gain, w->lnf_bias, N, C, stream);
 }
 
-// Runs tokens (B,T) through the blocks, up to the final norm's output m->lnf (B*T,C).
-void model_forward(Model *m, const int *tokens, int B, int T) {
+// Runs tokens (B,T) through the blocks, up to the final norm's output m->lnf (B*T,C). In generation
+// (B = 1) `past` tokens were run before, and their keys and values are still in each block's qkv:
+// only rows past ... T-1 are computed, with pointers that begin there. That is all a key/value
+// cache is.
+void model_forward(Model *m, const int *tokens, int B, int T, int past) {
     assert(T <= m->spec.T && B <= m->spec.B);
-    send_inputs(m, tokens, (size_t)B*T);
-    forward_launch(m, B, T);
+    assert(past == 0 || (B == 1 && m->spec.recompute == RECOMPUTE_NONE));    // else blocks share qkv
+    send_inputs(m, tokens + past, (size_t)B*(T - past));
+    forward_launch(m, B, T, past);
 }
 
 // ---- backward ----
@@ -1358,7 +1380,27 @@ static void block_backward(Model *m, Block<real> w, Block<float> d, BlockActs a,
                        a.ln1_rstd, w.ln1_gain, N, C, g);
 }
 
-// All that model_backward launches once the targets are there, except lookup_backward.
+// All that classifier_loss_and_gradient launches, once the targets are there.
+static void classifier_launch(Model *m, size_t N) {
+    Zero *z = &m->zero;
+    backward_needs(z, 0);
+    if (z->tp.shares) tp_classifier(m, N, TRAIN);
+    else classifier_backward(m->dx_branch, m->dw.wte, m->loss, m->lse, m->logits, m->lnf, m->w.wte,
+                             m->batch.targets, m->batch.scale, N, m->logit_rows, m->c.C, m->c.V,
+                             m->padded.V, m->gpu);
+    loss_sum(m, N);
+}
+
+// After model_forward: adds the sum of the losses in nats to m->totals, and begins the
+// backpropagation of scale * that sum. (The C twin returns the sum; here the CPU would have to wait
+// for it.)
+void classifier_loss_and_gradient(Model *m, const int *targets, float scale, int B, int T) {
+    send_targets(m, targets, (size_t)B*T);
+    send_scale(m, scale);
+    classifier_launch(m, (size_t)B*T);
+}
+
+// All that model_backward launches, except lookup_backward.
 static void backward_launch(Model *m, int B, int T) {
     Zero *z = &m->zero;
     const Weights<real> *w = &m->w;
@@ -1367,12 +1409,7 @@ static void backward_launch(Model *m, int B, int T) {
     size_t N = (size_t)B*T;
     Gpu *g = m->gpu;
     real *dlnf = m->dx_branch;         // (N,C)
-    if (z->tp.shares) return tp_backward_launch(m, B, T);
-    backward_needs(z, 0);
     backward_needs(z, 1 + L);
-    classifier_backward(dlnf, dw->wte, m->loss, m->lse, m->logits, m->lnf, w->wte, m->batch.targets,
-                        m->batch.scale, N, m->logit_rows, C, m->c.V, m->padded.V, g);
-    loss_sum(m, N);
     layernorm_backward(m->dx, dw->lnf_gain, dw->lnf_bias, NULL, NULL, dlnf, m->acts[L - 1].x_out,
                        m->lnf_mean, m->lnf_rstd, w->lnf_gain, N, C, g);
     gradients_ready(z, 1 + L);
@@ -1396,32 +1433,30 @@ static void lookup_backward(Model *m, int B, int T) {
     gradients_ready(&m->zero, 0);
 }
 
-// Backpropagation, after model_forward on the same tokens: adds the gradient of scale * (sum of the
-// N losses) to the gradients dw, and the sum of the losses to m->totals. (The C twin returns that
-// sum; here the CPU would have to wait for it.)
-void model_backward(Model *m, const int *targets, float scale, int B, int T) {
-    send_targets(m, targets, (size_t)B*T);
-    send_scale(m, scale);
+// Backpropagation, after classifier_loss_and_gradient: adds to the gradients dw.
+void model_backward(Model *m, int B, int T) {
     backward_launch(m, B, T);
     lookup_backward(m, B, T);
 }
 
-// model_forward and model_backward of a micro-batch, as one graph where the launches are the same
-// each time. They are not for a smaller batch, nor where a hook has something to do: messages to
-// other ranks, noise to be measured.
+// The three of a micro-batch, as one graph where the launches are the same each time. They are not
+// for a smaller batch, nor where a hook has something to do: messages to other ranks, noise to be
+// measured.
 static void model_micro_step(Model *m, const int *inputs, const int *targets, float scale,
                              int B, int T) {
     bool whole = B == m->spec.B && T == m->spec.T;
     if (!m->gpu->graphs || !whole || !m->zero.alone) {
-        model_forward(m, inputs, B, T);
-        model_backward(m, targets, scale, B, T);
+        model_forward(m, inputs, B, T, 0);
+        classifier_loss_and_gradient(m, targets, scale, B, T);
+        model_backward(m, B, T);
         return;
     }
     send_inputs(m, inputs, (size_t)B*T);
     send_targets(m, targets, (size_t)B*T);
     send_scale(m, scale);
     graph_run(&m->graph, m->gpu->stream, [&] {
-        forward_launch(m, B, T);
+        forward_launch(m, B, T, 0);
+        classifier_launch(m, (size_t)B*T);
         backward_launch(m, B, T);
     });
     lookup_backward(m, B, T);
@@ -1630,66 +1665,23 @@ static int train(Run *r, Model *m) {
 
 // ---- generation ----
 
-// In generation: what a block keeps of rows past ... T-1 alone. The statistics of its norms are not
-// kept there. Cn is C, or with tensor parallelism a rank's part of it.
-static BlockActs acts_from(BlockActs a, size_t past, size_t C, size_t Cn) {
-    a.x += past*C;
-    a.ln1 += past*C;
-    a.qkv += past*3*Cn;
-    a.att += past*Cn;
-    a.att_lse += past;
-    a.x_mid += past*C;
-    a.ln2 += past*C;
-    a.fc += past*4*Cn;
-    a.gelu += past*4*Cn;
-    a.x_out += past*C;
-    return a;
-}
-
-// n logits from the GPU, in the CPU's memory.
-static const float *logits_receive(Model *m, const float *logits, size_t n) {
-    CUDA_CHECK(cudaMemcpyAsync(m->host_logits, logits, n * sizeof *logits, cudaMemcpyDeviceToHost,
-                               m->gpu->stream));
-    gpu_wait(m->gpu);
-    return m->host_logits;
-}
-
-// In fp32, on the GPU.
-static void next_logits(Model *m, int t) {
-    size_t C = m->c.C, V = m->padded.V;
-    matmul(m->next_logits, V, rows_of(m->lnf + t*C, C), transpose_of(m->w.wte, C), 1, V, C,
-           WRITE, m->gpu);
-}
-
+// The logits of the token after row t of one sequence, in the CPU's memory; of ranks that share the
+// words, all ranks' words, in the order of the ranks.
 const float *model_logits(Model *m, int t) {
-    next_logits(m, t);
-    return logits_receive(m, m->next_logits, m->padded.V);
-}
-
-#include "dev/ranks/tensor_model.cu"
-
-// The keys and values of rows 0 ... past-1 are still in each block's qkv. So only rows past ... T-1
-// are computed: model_forward with pointers that begin at row `past`. That is all a key/value cache
-// is.
-const float *model_extend(Model *m, const int *tokens, int T, int past) {
-    Zero *z = &m->zero;
-    const Weights<real> *w = &m->w;
-    int C = m->c.C, L = m->c.L, rows = T - past;
-    size_t from = (size_t)past*C;
-    cudaStream_t stream = m->gpu->stream;
-    assert(past == 0 || m->spec.recompute == RECOMPUTE_NONE);        // else blocks share qkv
-    send_inputs(m, tokens + past, rows);
-    if (z->tp.shares) return tp_model_extend(m, T, past);
-    forward_needs(z, 0);
-    embedding_forward(m->x_in + from, m->batch.inputs, w->wte, w->wpe + from, 1, rows, C, stream);
-    for (int l = 0; l < L; l++) {
-        forward_needs(z, 1 + l);
-        block_forward(m, w->block[l], acts_from(m->acts[l], past, C, C), 1, rows, past);
+    const TpGroup *group = &m->zero.tp;
+    size_t C = m->c.C, V = m->padded.V, n = V;
+    float *logits = m->next_logits;                          // fp32, on the GPU
+    Gpu *g = m->gpu;
+    matmul(logits, V, rows_of(m->lnf + t*C, C), transpose_of(m->w.wte, C), 1, V, C, WRITE, g);
+    if (group->size > 1) {
+        n = (size_t)group->size * m->c.V;
+        logits += V;
+        tp_collect(group, logits, m->next_logits, m->c.V);
     }
-    forward_needs(z, 1 + L);
-    layernorm_forward(m->lnf + from, m->lnf_mean, m->lnf_rstd, m->acts[L - 1].x_out + from,
-                      w->lnf_gain, w->lnf_bias, rows, C, stream);
-    return model_logits(m, T - 1);
+    CUDA_CHECK(cudaMemcpyAsync(m->host_logits, logits, n * sizeof *logits, cudaMemcpyDeviceToHost,
+                               g->stream));
+    gpu_wait(g);
+    return m->host_logits;
 }
 
 // ---- evaluation ----

@@ -127,8 +127,9 @@ RIGHT = {
     clear_grads(m);
     for (size_t i = 0; i < s->micro_batches; i++) {
         next_batch(r, s, i);
-        model_forward(m, r->inputs, s->B, s->T);
-        all.loss += model_backward(m, r->inputs, r->targets, s->scale, s->B, s->T);
+        model_forward(m, r->inputs, s->B, s->T, 0);
+        all.loss += classifier_loss_and_gradient(m, r->targets, s->scale, s->B, s->T);
+        model_backward(m, r->inputs, s->B, s->T);
     }
     gradients_arrive(r, s);
     all.squares = gradients_squares(m);
@@ -279,10 +280,10 @@ WRONG = {
         ("sum = kept;", "", "drawn[v="),
         ("k < n && (k == 0 || kept < s->top_p * all)", "k < n", "drawn[v=")],
     "kv_cache": [
-        ("acts_from(m->acts[l], past, C, C), 1, rows", "m->acts[l], 1, T",
+        ("past > 0 ? acts_from(m->acts[l], past, C, m->Cn) : m->acts[l]", "m->acts[l]",
          "ln1[l=0][t=0][c=0] is"),
-        ("1, rows, past);", "1, rows, 0);", "ln1[l=1][t=2][c=0] is"),
-        ("w->wpe + from", "w->wpe", "x_in[t=2][c=0] is")],
+        ("B, rows, past);", "B, rows, 0);", "ln1[l=1][t=2][c=0] is"),
+        ("w->wpe + from, B, rows", "w->wpe, B, rows", "x_in[t=2][c=0] is")],
     "gradient_accumulation": [
         ("clear_grads(m);", "", "gradients[i=0] is"),
         ("(float)(clip / norm)", "1.0f", "adam_m[i=0] is"),

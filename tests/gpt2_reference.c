@@ -130,8 +130,10 @@ double c_gradients_norm(CModel *m) { return sqrt(gradients_squares(&m->m)); }
 
 double c_model_backward(CModel *m, const int *tokens, const int *targets, float scale,
                         int B, int T) {
-    model_forward(&m->m, tokens, B, T);
-    return model_backward(&m->m, tokens, targets, scale, B, T);
+    model_forward(&m->m, tokens, B, T, 0);
+    double loss = classifier_loss_and_gradient(&m->m, targets, scale, B, T);
+    model_backward(&m->m, tokens, B, T);
+    return loss;
 }
 
 void c_model_update(CModel *m, const float adamw[5], float g_scale, int64_t step) {
@@ -149,6 +151,6 @@ void c_model_sgd(CModel *m, float lr, float decay, float g_scale) {
 }
 
 const float *c_model_logits(CModel *m, const int *tokens, int T) {
-    model_forward(&m->m, tokens, 1, T);
+    model_forward(&m->m, tokens, 1, T, 0);
     return model_logits(&m->m, T - 1);
 }

@@ -23,26 +23,25 @@ void model_init(Model *m, const ModelSpec *s, Machine *machine) {
 }
 void model_free(Model *m) { zero_free(&m->zero); }
 Zero *model_zero(Model *m) { return &m->zero; }
-void model_forward(Model *m, const int *tokens, int B, int T) {
-    (void)m, (void)tokens, (void)B, (void)T;
+void model_forward(Model *m, const int *tokens, int B, int T, int past) {
+    (void)m, (void)tokens, (void)B, (void)T, (void)past;
 }
 double model_loss(Model *m, float *each, const int *targets, size_t N) {
     return (void)m, (void)each, (void)targets, (double)N;
 }
 const float *model_logits(Model *m, int t) { return (void)t, m->logits; }
 void clear_grads(Model *m) { (void)m; }
-const float *model_extend(Model *m, const int *tokens, int T, int past) {
-    return (void)tokens, (void)T, (void)past, m->logits;
-}
 void model_micro_batch(Model *m, size_t i, size_t n) {
     zero_micro_batch(&m->zero, i, n);
 }
 #ifdef TRAINS_ON_GPU
 double model_optimizer_seconds(Model *m) { return (void)m, 0.0; }
 #else
-double model_backward(Model *m, const int *tokens, const int *targets, float scale,
-                      int B, int T) {
-    return (void)m, (void)tokens, (void)targets, (void)B, (void)T, scale;
+double classifier_loss_and_gradient(Model *m, const int *targets, float scale, int B, int T) {
+    return (void)m, (void)targets, (void)B, (void)T, scale;
+}
+void model_backward(Model *m, const int *tokens, int B, int T) {
+    (void)m, (void)tokens, (void)B, (void)T;
 }
 void model_update(Model *m, AdamW o, float g_scale) {
     (void)m, (void)o, (void)g_scale;

@@ -686,8 +686,9 @@ static void check_every_tensor(const Config *c, Floats ours, Floats theirs, doub
 
 static void forward_backward(Model *m, const Ints &inputs, const Ints &targets, int B, int T) {
     clear_grads(m);
-    model_forward(m, inputs.data(), B, T);
-    model_backward(m, targets.data(), 1.0f / (float)(B*T), B, T);
+    model_forward(m, inputs.data(), B, T, 0);
+    classifier_loss_and_gradient(m, targets.data(), 1.0f / (float)(B*T), B, T);
+    model_backward(m, B, T);
 }
 
 static double c_forward_backward(CModel *m, const Ints &inputs, const Ints &targets, int B, int T) {
@@ -843,7 +844,7 @@ static Floats four_updates(const Config *c, int B, int T, Recompute recompute, S
         for (double x : totals.norms) all.push_back((float)x);
         Ints seen = random_tokens(T, c->V);
         Floats each(T);
-        model_forward(&m, seen.data(), 1, T);
+        model_forward(&m, seen.data(), 1, T, 0);
         all.push_back((float)model_loss(&m, each.data(), seen.data(), T));
     }
     for (float *flat : { m.zero.masters, m.zero.grads }) {
@@ -912,7 +913,8 @@ TEST(cached_rows_equal_a_full_pass) {
     models_open(&t, &small, 1, 16, RECOMPUTE_NONE);
     Ints text = random_tokens(16, small.V);
     for (int i = 0, done = 0; i < 6; done = ends[i++]) {
-        const float *ours = model_extend(&t.m, text.data(), ends[i], done);
+        model_forward(&t.m, text.data(), 1, ends[i], done);
+        const float *ours = model_logits(&t.m, ends[i] - 1);
         const float *theirs = c_model_logits(t.c, text.data(), ends[i]);
         shape_is("%d tokens, %d of them new", ends[i], ends[i] - done);
         check_close("logits", Floats(ours, ours + small.V), Floats(theirs, theirs + small.V),

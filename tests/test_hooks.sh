@@ -50,7 +50,7 @@ traced() {
 if command -v gcc > /dev/null && command -v addr2line > /dev/null; then
     library "$dir/traced.a" $tracing
     traced 1 65 10
-    traced 0 75 11
+    traced 0 76 11
     end an_update_is_followed_in_few_files
 else
     skip an_update_is_followed_in_few_files "needs gcc and addr2line"
@@ -126,9 +126,9 @@ hooks() { cat << 'HOOKS'
 zero|train_gpt2.c|/^void model_forward/,/^}/ s/forward_needs(z, 0);//
 zero|train_gpt2.c|/^void model_forward/,/^}/ s/forward_needs(z, 1 + l);//
 zero|train_gpt2.c|/^void model_forward/,/^}/ s/forward_needs(z, 1 + L);//
-zero|train_gpt2.c|/^double model_backward/,/^}/ s/backward_needs(z, 0);//
-zero|train_gpt2.c|/^double model_backward/,/^}/ s/backward_needs(z, 1 + L);//
-zero|train_gpt2.c|/^double model_backward/,/^}/ s/backward_needs(z, 1 + l);//
+zero|train_gpt2.c|s/backward_needs(&m->zero, 0);//
+zero|train_gpt2.c|/^void model_backward/,/^}/ s/backward_needs(z, 1 + L);//
+zero|train_gpt2.c|/^void model_backward/,/^}/ s/backward_needs(z, 1 + l);//
 zero|train_gpt2.c|s/gradients_ready(z, 1 + L);//
 zero|train_gpt2.c|s/gradients_ready(z, 1 + l);//
 zero|train_gpt2.c|s/gradients_ready(z, 0);//
@@ -139,13 +139,6 @@ noise|dev/train/loop.c|s/if (!r->zero->alone) model_micro_batch(.*//
 noise|dev/ranks/zero.c|s/ && !z->measure && z->n_levels == 0;/ || z->measure;/
 zero|train_gpt2.c|/^static void block_backward/,/^}/ s/residual_backward(dx, dbranch, N\*C);//
 zero|train_gpt2.c|/^static void block_forward/,/^}/ s/gelu_forward(a.gelu, a.fc, N\*4\*Cn);//
-group|dev/ranks/tensor_model.h|s/forward_needs(z, 0);//
-group|dev/ranks/tensor_model.h|s/backward_needs(z, 0);//
-group|dev/ranks/tensor_model.h|s/backward_needs(z, 1 + L);//
-group|dev/ranks/tensor_model.h|s/backward_needs(z, 1 + l);//
-group|dev/ranks/tensor_model.h|s/gradients_ready(z, 1 + L);//
-group|dev/ranks/tensor_model.h|s/gradients_ready(z, 1 + l);//
-group|dev/ranks/tensor_model.h|s/gradients_ready(z, 0);//
 group|dev/ranks/tensor.c|/void tp_sum_rows/,/^}/ s/tp_sum(g, out, .*;//
 group|train_gpt2.c|s/    branch_is_read(m, dln[12], N);//
 group|dev/ranks/tensor_model.h|s/    if (use == TRAIN) tp_sum(g, dx, N\*C);.*//

@@ -160,8 +160,9 @@ static double update_end(Model *m, int64_t step) {
 static void one_update(Model *m, const int *inputs, const int *targets, int B, int T,
                        int64_t step, double *loss, double *norm) {
     clear_grads(m);
-    model_forward(m, inputs, B, T);
-    *loss = model_backward(m, inputs, targets, 1.0f / (float)(B*T), B, T) / (B*T);
+    model_forward(m, inputs, B, T, 0);
+    *loss = classifier_loss_and_gradient(m, targets, 1.0f / (float)(B*T), B, T) / (B*T);
+    model_backward(m, inputs, B, T);
     *norm = update_end(m, step);
 }
 
@@ -189,7 +190,7 @@ static void check_against_pytorch(const char *path) {
     make_model(&m, &f.c, f.B, f.T, TRAIN);
     memcpy(m.zero.masters, f.params, f.n_params * sizeof(float));
 
-    model_forward(&m, f.inputs, f.B, f.T);
+    model_forward(&m, f.inputs, f.B, f.T, 0);
     float *logits = alloc_or_die(f.N * f.c.V * sizeof(float), "logits");
     float *losses = alloc_or_die(f.N * sizeof(float), "losses");
     for (size_t n = 0; n < f.N; n++)
@@ -199,7 +200,8 @@ static void check_against_pytorch(const char *path) {
     model_loss(&m, losses, f.targets, f.N);
     double loss_error = relative_error(losses, f.losses, f.N);
     CHECK_MSG(loss_error <= LOSSES, "%s: losses %.2g", path, loss_error);
-    model_backward(&m, f.inputs, f.targets, 1.0f / (float)f.N, f.B, f.T);
+    classifier_loss_and_gradient(&m, f.targets, 1.0f / (float)f.N, f.B, f.T);
+    model_backward(&m, f.inputs, f.B, f.T);
     double grad_error = worst_tensor(&f.c, f.T, m.zero.grads, f.grads, where);
     CHECK_MSG(grad_error <= GRADIENTS, "%s: gradient of %s %.2g", path, where, grad_error);
 
@@ -249,8 +251,9 @@ static void test_params(Model *m, const Shape *s, int micro, int steps) {
     for (int step = 1; step <= steps; step++) {
         clear_grads(m);
         for (int b = 0; b < s->B; b += micro) {
-            model_forward(m, inputs + b*T, micro, T);
-            model_backward(m, inputs + b*T, targets + b*T, 1.0f / (float)(s->B*T), micro, T);
+            model_forward(m, inputs + b*T, micro, T, 0);
+            classifier_loss_and_gradient(m, targets + b*T, 1.0f / (float)(s->B*T), micro, T);
+            model_backward(m, inputs + b*T, micro, T);
         }
         update_end(m, step);
     }
@@ -427,9 +430,10 @@ TEST(cached_rows_equal_a_full_pass) {
     draw_model(&cached, 4);
     static const int ends[] = { 1, 2, 5, 6, 7, 16 };    // rows at a time: 1, 1, 3, 1, 1, 9
     for (int i = 0, done = 0; i < 6; done = ends[i++]) {
-        model_forward(&full, text, 1, ends[i]);
+        model_forward(&full, text, 1, ends[i], 0);
+        model_forward(&cached, text, 1, ends[i], done);
         const float *a = model_logits(&full, ends[i] - 1);
-        const float *b = model_extend(&cached, text, ends[i], done);
+        const float *b = model_logits(&cached, ends[i] - 1);
         double error = relative_error(b, a, (size_t)c.V);
         CHECK_MSG(error <= CACHED, "%d tokens, the last %d new: %.2g", ends[i], ends[i] - done,
                   error);
@@ -729,8 +733,9 @@ TEST(noise_is_that_of_single_gradients) {
                                r->targets, &err));
             clear_grads(m);
             model_micro_batch(m, 0, 1);
-            model_forward(m, r->inputs, 2, 8);
-            model_backward(m, r->inputs, r->targets, 1.0f / 16, 2, 8);
+            model_forward(m, r->inputs, 2, 8, 0);
+            classifier_loss_and_gradient(m, r->targets, 1.0f / 16, 2, 8);
+            model_backward(m, r->inputs, 2, 8);
             for (size_t k = 0; k < n; k++) mean[k] += (one[k] = t.z->grads[k]) / 2;
             small += squares_of(one, t.z->adam_v, correct, n) / 2;
             plain += squares_of(one, NULL, 1.0, n) / 2;

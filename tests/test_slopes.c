@@ -13,7 +13,7 @@ enum { B = 4, T = 11, N = B*T, V = 61 };
 
 static double loss_of(Model *m, const int *x, const int *y) {
     static float each[N];
-    model_forward(m, x, B, T);
+    model_forward(m, x, B, T, 0);
     return model_loss(m, each, y, N) / N;
 }
 
@@ -30,8 +30,9 @@ TEST(slopes_are_the_gradients) {
     for (size_t i = 0; i < gpt2_n_params(&c); i++)
         m.zero.masters[i] = (float)(0.3 * rng_normal(&rng));
     clear_grads(&m);
-    model_forward(&m, x, B, T);
-    model_backward(&m, x, y, 1.0f / N, B, T);
+    model_forward(&m, x, B, T, 0);
+    classifier_loss_and_gradient(&m, y, 1.0f / N, B, T);
+    model_backward(&m, x, B, T);
     for (int i = 0; i < gpt2_n_tensors(&c); i++) {
         Tensor t = gpt2_tensor(&c, i);
         float *p = m.zero.masters + t.offset, *g = m.zero.grads + t.offset;

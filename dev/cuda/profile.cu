@@ -46,8 +46,9 @@ static void update(Model *m, const Shape *s) {
     int *tokens = (int *)alloc_or_die((N + 1) * sizeof *tokens, "a batch");
     for (size_t i = 0; i <= N; i++) tokens[i] = (int)rng_below(&rng, (uint64_t)s->c.V);
     clear_grads(m);
-    model_forward(m, tokens, s->B, s->T);
-    model_backward(m, tokens + 1, 1.0f / (float)N, s->B, s->T);
+    model_forward(m, tokens, s->B, s->T, 0);
+    classifier_loss_and_gradient(m, tokens + 1, 1.0f / (float)N, s->B, s->T);
+    model_backward(m, s->B, s->T);
     gradients_squares(m);
     totals_collect(m);
     gradients_clip(m, 1.0);

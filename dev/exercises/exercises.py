@@ -72,8 +72,9 @@ EXERCISES = [Exercise(*row) for row in [
     ("muon", 9, TRAINER, None, "Muon for the matrices of the blocks"),
     ("gradient_accumulation", 10, TRAINER, "train_step",
      "One update. step_begin(r, s) fills s; next_batch(r, s, i) reads micro-batch i into "
-     "r->inputs and r->targets; model_backward returns the sum of its losses; gradients_arrive(r, "
-     "s) follows the last one. gradients_squares(m) is the squared norm. Put it and the loss into "
+     "r->inputs and r->targets; model_forward (past = 0), classifier_loss_and_gradient, which "
+     "returns the sum of its losses, and model_backward run it; gradients_arrive(r, s) follows "
+     "the last one. gradients_squares(m) is the squared norm. Put it and the loss into "
      "a Totals `all`, call totals_share(&m->zero, &all), shorten the gradient to r->o.clip if "
      "that is not 0, by model_update's factor, and end with step_end(r, s, &all). The update is "
      "left out if the norm is not finite."),
@@ -81,10 +82,10 @@ EXERCISES = [Exercise(*row) for row in [
      "Returns a token drawn from logits (V) at s->temperature, among the s->top_k likeliest (0: "
      "all) the fewest with s->top_p of the probability of all. s->candidates (V) is scratch, for "
      "qsort with `likelier`. One rng_uniform(rng) decides; at temperature 0 none is taken."),
-    ("kv_cache", 11, TRAINER, "model_extend",
-     "Computes rows past ... T-1 as model_forward computes all, and returns model_logits(m, T - "
-     "1). acts_from gives a block's tensors from row `past` on; block_forward takes the number of "
-     "new rows, and `past`."),
+    ("kv_cache", 11, TRAINER, "model_forward",
+     "Runs rows past ... T-1 of tokens (B,T), up to m->lnf (B*T,C), with `past` = 0 in training. "
+     "acts_from gives a block's tensors from row `past` on; block_forward takes the number of new "
+     "rows, and `past`."),
     ("attention_tiled", 12, "dev/cpu/attention.c", "attention_forward_fast",
      "Writes what attention_forward_plain does, a block of QUERIES rows of a head at a time: q "
      "times k^T, attention_softmax, times v. head_scratch gives memory, pack_whole and "

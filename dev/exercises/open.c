@@ -73,10 +73,11 @@ static void check_flat(const Config *c, const float *x, const char *before, cons
 
 static void check_micro_batch(Model *m, const int *inputs, const int *targets, int B, int T) {
     fprintf(check_out, "case forward, B=%d T=%d, %d heads\n", B, T, m->c.NH);
-    model_forward(m, inputs, B, T);
+    model_forward(m, inputs, B, T, 0);
     check_kept(m, B, T);
     fprintf(check_out, "case backward, B=%d T=%d, %d heads\n", B, T, m->c.NH);
-    model_backward(m, inputs, targets, 1.0f / (B*T), B, T);
+    classifier_loss_and_gradient(m, targets, 1.0f / (B*T), B, T);
+    model_backward(m, inputs, B, T);
     PUT(OUTSIDE, "loss", "n", m->loss, B*T);
     check_flat(&m->c, m->zero.grads, "d", "");
 }
@@ -99,9 +100,9 @@ static void check_generate(Model *m, const int *tokens, int T) {
         end = past > 0 ? past + 1 + past % 3 : (T + 1) / 2;
         if (end > T) end = T;
         fprintf(check_out, "case generation, %d rows are past, %d new\n", past, end - past);
-        const float *logits = model_extend(m, tokens, end, past);
+        model_forward(m, tokens, 1, end, past);
         check_kept(m, 1, end);
-        PUT(OUTSIDE, "logits", "v", logits, m->c.V);
+        PUT(OUTSIDE, "logits", "v", model_logits(m, end - 1), m->c.V);
     }
 }
 

@@ -174,8 +174,9 @@ static void bench_block(Bench *b, int l) {
 static void bench_step(Bench *b, int64_t step) {
     AdamW o = { 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, (double)step, (double)step };
     clear_grads(&b->m);
-    model_forward(&b->m, b->tokens, b->B, b->T);
-    model_backward(&b->m, b->tokens, b->targets, 1.0f / (float)b->N, b->B, b->T);
+    model_forward(&b->m, b->tokens, b->B, b->T, 0);
+    classifier_loss_and_gradient(&b->m, b->targets, 1.0f / (float)b->N, b->B, b->T);
+    model_backward(&b->m, b->tokens, b->B, b->T);
     if (isfinite(gradients_squares(&b->m))) model_update(&b->m, o, 1.0f);
 }
 
@@ -383,10 +384,11 @@ static void bench_generation(const Setting *s, Log *log) {
     make_model(&m, &s->c, 1, s->T, INFER);
     size_t n = gpt2_n_params(&s->c);
     for (int i = 0; i < s->T; i++) text[i] = i * 37 % s->c.V;
-    model_extend(&m, text, cached, 0);
+    model_forward(&m, text, 1, cached, 0);
     for (int i = 0; i < NEW; i++) {
         double start = seconds_now();
-        model_extend(&m, text, cached + i + 1, cached + i);
+        model_forward(&m, text, 1, cached + i + 1, cached + i);
+        model_logits(&m, cached + i);
         samples_add(&token, seconds_now() - start);
         samples_add(&read, 4.0 * (double)n / read_seconds(m.zero.masters, n));
     }

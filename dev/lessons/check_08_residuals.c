@@ -24,7 +24,7 @@ static double added(int L, float boost) {
         for (int i = 0; i < C*C; i++) w.att_proj_w[i] *= boost;
         for (int i = 0; i < 4*C*C; i++) w.mlp_proj_w[i] *= boost;
     }
-    model_forward(&m, tokens, 1, T);
+    model_forward(&m, tokens, 1, T, 0);
     for (int i = 0; i < T*C; i++) difference[i] = m.acts[L - 1].x_out[i] - m.x_in[i];
     double size = rms(difference, T*C);
     model_free(&m);
@@ -40,14 +40,15 @@ static void check_tying(void) {
     float logit_part[8] = {0};
     lesson_model(&m, c, 1, 2, 1337);
     clear_grads(&m);
-    model_forward(&m, inputs, 1, 2);
+    model_forward(&m, inputs, 1, 2, 0);
     for (int t = 0; t < 2; t++) {                          // the row's gradient by hand: p lnf / N
         const float *score = model_logits(&m, t);
         double sum = exp(score[0]) + exp(score[1]) + exp(score[2]);
         for (int i = 0; i < 8; i++)
             logit_part[i] += (float)(exp(score[2]) / sum) * m.lnf[t*8 + i] / 2;
     }
-    model_backward(&m, inputs, targets, 0.5f, 1, 2);
+    classifier_loss_and_gradient(&m, targets, 0.5f, 1, 2);
+    model_backward(&m, inputs, 1, 2);
     const float *absent = m.zero.grads + 2*8;            // wte comes first; row 2
     double worst = 0.0;
     for (int i = 0; i < 8; i++) worst = fmax(worst, fabs(absent[i] - logit_part[i]));

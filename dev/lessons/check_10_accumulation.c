@@ -8,8 +8,9 @@ static const Config SMALL = { .L = 2, .NH = 2, .C = 32, .V = V, .P = T };
 static float *gradient_of(Model *m, const int *inputs, const int *targets, int b, float scale) {
     clear_grads(m);
     for (int first = 0; first < B; first += b) {
-        model_forward(m, inputs + first*T, b, T);
-        model_backward(m, inputs + first*T, targets + first*T, scale, b, T);
+        model_forward(m, inputs + first*T, b, T, 0);
+        classifier_loss_and_gradient(m, targets + first*T, scale, b, T);
+        model_backward(m, inputs + first*T, b, T);
     }
     return m->zero.grads;
 }
@@ -39,10 +40,12 @@ static double mean_of_counted(void *batch) {
 // Each token's loss times `first` in the first micro-batch, times `second` in the second.
 static float *masked_gradient(const Masked *x, float first, float second) {
     clear_grads(x->m);
-    model_forward(x->m, x->inputs, HALF, T);
-    model_backward(x->m, x->inputs, x->targets, first, HALF, T);
-    model_forward(x->m, x->few_inputs, HALF, FEW);
-    model_backward(x->m, x->few_inputs, x->few_targets, second, HALF, FEW);
+    model_forward(x->m, x->inputs, HALF, T, 0);
+    classifier_loss_and_gradient(x->m, x->targets, first, HALF, T);
+    model_backward(x->m, x->inputs, HALF, T);
+    model_forward(x->m, x->few_inputs, HALF, FEW, 0);
+    classifier_loss_and_gradient(x->m, x->few_targets, second, HALF, FEW);
+    model_backward(x->m, x->few_inputs, HALF, FEW);
     return x->m->zero.grads;
 }
 

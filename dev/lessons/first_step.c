@@ -106,7 +106,8 @@ static void show_more(Model *m, const int *inputs, const int *targets, double fi
     }
     int text[T + 1] = { inputs[0] };
     for (int t = 0; t < T; t++) {
-        const float *score = model_extend(m, text, t + 1, 0);
+        model_forward(m, text, 1, t + 1, t);
+        const float *score = model_logits(m, t);
         for (int v = 1; v < V; v++) if (score[v] > score[text[t + 1]]) text[t + 1] = v;
     }
     printf("\n   Given b, it now writes the likeliest letter, reads it, and goes on:  ");
@@ -127,7 +128,7 @@ int main(void) {
     printf("One update of a GPT-2 with %zu numbers, on the text \"%s\".\n\n",
            gpt2_n_params(&TINY), TEXT);
     show_tokens(inputs, targets);
-    model_forward(&m, inputs, 1, T);
+    model_forward(&m, inputs, 1, T, 0);
     show_embedding(&m, inputs);
     double by_hand = show_loss(&m, targets, p);
     double loss = lesson_update(&m, inputs, targets, 1, T, o, 1);

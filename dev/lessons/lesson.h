@@ -26,7 +26,7 @@ static int lesson_token(Rng *rng, int V) { return (int)(rng_uniform(rng) * V); }
 __attribute__((unused))
 static double lesson_loss(Model *m, const int *inputs, const int *targets, int B, int T) {
     float each[B*T];
-    model_forward(m, inputs, B, T);
+    model_forward(m, inputs, B, T, 0);
     return model_loss(m, each, targets, (size_t)B*T) / (B*T);
 }
 
@@ -37,8 +37,9 @@ __attribute__((unused))
 static double lesson_update(Model *m, const int *inputs, const int *targets, int B, int T, AdamW o,
                             int64_t step) {
     clear_grads(m);
-    model_forward(m, inputs, B, T);
-    double loss = model_backward(m, inputs, targets, 1.0f / (B*T), B, T) / (B*T);
+    model_forward(m, inputs, B, T, 0);
+    double loss = classifier_loss_and_gradient(m, targets, 1.0f / (B*T), B, T) / (B*T);
+    model_backward(m, inputs, B, T);
     double norm = sqrt(gradients_squares(m));
     o.m_steps = o.v_steps = (double)step;
     model_update(m, o, norm > 1.0 ? (float)(1.0 / norm) : 1.0f);

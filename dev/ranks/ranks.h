@@ -432,7 +432,8 @@ void comm_group(Comm *c, Comm *whole, int size, int stride);
 // All ranks of a tensor group read the same samples. Files hold the whole model: tp_copy_bucket
 // cuts what is loaded, and puts together what is saved.
 //
-// Here stands what ranks hold and exchange. The model cut across them is in tensor_model.h.
+// Here stands what ranks hold and exchange. Blocks call tp_sum and tp_sum_rows (branch_project and
+// branch_is_read of the twins); embedding and classifier are cut in tensor_model.h.
 // =================================================================================================
 
 typedef struct {

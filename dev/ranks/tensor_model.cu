@@ -1,7 +1,6 @@
-// The model cut across the ranks of a tensor group, on a GPU: part of train_gpt2.cu, which includes
-// it behind its training loop. Each function replaces, line by line, the one of train_gpt2.cu
-// without tp_. dev/ranks/tensor.c has the picture. Cn = C/n are a rank's channels of attention, NHn
-// its heads, Vn its words. Tokens arrive as rows of this rank's wte: -1 is another rank's word.
+// The classifier cut across the ranks of a tensor group, on a GPU: part of train_gpt2.cu, behind its
+// layers. dev/ranks/tensor.c has the picture. Vn are a rank's words. Tokens arrive as rows of this
+// rank's wte: -1 is another rank's word.
 
 // What the kernels cannot do.
 static void shared_check(const TpGroup *group) {
@@ -99,58 +98,4 @@ static void tp_classifier(Model *m, size_t N, Use use) {
         matmul(m->dw.wte, C, transpose_of(logits, Vp), x, Vp, C, some, ADD, g);
     }
     if (use == TRAIN) tp_sum(group, dx, N*C);                // a term from each rank's words
-}
-
-// With past > 0 and B = 1 it runs rows past ... T-1 only, as model_extend does.
-static void tp_forward_launch(Model *m, int B, int T, int past) {
-    Zero *z = &m->zero;
-    const Weights<real> *w = &m->w;
-    size_t C = m->c.C, L = m->c.L, from = past*C, N = (size_t)B*T - past;
-    cudaStream_t stream = m->gpu->stream;
-    forward_needs(z, 0);
-    embedding_forward(m->x_in + from, m->batch.inputs, w->wte, w->wpe + from, B, T - past, C,
-                      stream);
-    tp_sum(&z->tp, m->x_in + from, N*C);
-    for (size_t l = 0; l < L; l++) {
-        forward_needs(z, 1 + l);
-        BlockActs a = acts_from(m->acts[l], past, C, tp_channels(&z->tp));
-        block_forward(m, w->block[l], a, B, T - past, past);
-    }
-    forward_needs(z, 1 + L);
-    layernorm_forward(m->lnf + from, m->lnf_mean, m->lnf_rstd, m->acts[L - 1].x_out + from,
-                      w->lnf_gain, w->lnf_bias, N, C, stream);
-}
-
-static void tp_backward_launch(Model *m, int B, int T) {
-    Zero *z = &m->zero;
-    const Weights<real> *w = &m->w;
-    const Weights<float> *dw = &m->dw;
-    int C = m->c.C, L = m->c.L;
-    size_t N = (size_t)B*T;
-    Gpu *g = m->gpu;
-    backward_needs(z, 0);
-    backward_needs(z, 1 + L);
-    tp_classifier(m, N, TRAIN);
-    loss_sum(m, N);
-    layernorm_backward(m->dx, dw->lnf_gain, dw->lnf_bias, NULL, NULL, m->dx_branch,
-                       m->acts[L - 1].x_out, m->lnf_mean, m->lnf_rstd, w->lnf_gain, N, C, g);
-    gradients_ready(z, 1 + L);
-    g->messages = zero_sends(z);
-    for (int l = L - 1; l >= 0; l--) {
-        backward_needs(z, 1 + l);
-        if (m->spec.recompute == RECOMPUTE_BLOCK && l < L - 1)
-            block_forward_to_gelu(m, w->block[l], m->acts[l], B, T, 0);
-        block_backward(m, w->block[l], dw->block[l], m->acts[l], B, T);
-        gradients_ready(z, 1 + l);
-    }
-    g->messages = false;
-}
-
-static const float *tp_model_extend(Model *m, int T, int past) {
-    const TpGroup *group = &m->zero.tp;
-    float *all = m->next_logits + m->padded.V;               // in the order of the words
-    tp_forward_launch(m, 1, T, past);
-    next_logits(m, T - 1);
-    if (group->size > 1) tp_collect(group, all, m->next_logits, m->c.V);
-    return logits_receive(m, group->size > 1 ? all : m->next_logits, group->size*m->c.V);
 }

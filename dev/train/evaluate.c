@@ -16,7 +16,7 @@ bool evaluate(Eval *e, Run *r, const Loader *l, size_t tokens, Error *err) {
         for (size_t b = 0; b < B; b++)
             if (!loader_window(l, every*(first + b), r->inputs + b*T, r->targets + b*T, err))
                 return false;
-        model_forward(r->model, r->inputs, (int)B, (int)T);
+        model_forward(r->model, r->inputs, (int)B, (int)T, 0);
         double loss = model_loss(r->model, r->losses, r->targets, B*T);
         if (counts) e->loss += loss;
         for (size_t b = 0; counts && scores && b < B; b++)
@@ -94,7 +94,7 @@ static void hellaswag_evaluate(HellaSwagScore *score, Run *r, size_t first, size
     for (size_t row = ENDINGS * first; row < end; row += most) {
         size_t B = min_size(most, end - row);
         int T = hellaswag_batch(r->inputs, r->targets, h, row, B, r->T);
-        model_forward(r->model, r->inputs, (int)B, T);
+        model_forward(r->model, r->inputs, (int)B, T, 0);
         model_loss(r->model, r->losses, r->targets, B*T);
         hellaswag_keep(h, r->losses, row, B, T);
     }

@@ -58,8 +58,9 @@ static void measure_speed(PlanMachine *machine, Run *r, const Config *c) {
     for (int i = 0; i < 3 || seconds_now() - start < 0.5; i++) {
         double begin = seconds_now();
         clear_grads(m);
-        model_forward(m, tokens, B, T);
-        model_backward(m, tokens, tokens, 1.0f / (float)N, B, T);
+        model_forward(m, tokens, B, T, 0);
+        classifier_loss_and_gradient(m, tokens, 1.0f / (float)N, B, T);
+        model_backward(m, tokens, B, T);
         double computed = seconds_now();
         model_update(m, adamw, 1.0f);
         step = fmin(step, computed - begin);

@@ -427,20 +427,16 @@ void model_free(Model *m);
 
 Zero *model_zero(Model *m);
 
-// Runs tokens (B,T) through the blocks.
-void model_forward(Model *m, const int *tokens, int B, int T);
+// Runs tokens (B,T) through the blocks. In generation (B = 1) `past` of them were run before, and
+// the key/value cache holds those; in training it is 0.
+void model_forward(Model *m, const int *tokens, int B, int T, int past);
 
 // After model_forward: writes the loss in nats of each of N = B*T tokens to `each` (N), in the
 // CPU's memory. Returns the sum of the losses.
 double model_loss(Model *m, float *each, const int *targets, size_t N);
 
-// Generation: runs one sequence of T tokens, of which `past` were run before, through the blocks.
-// The key/value cache holds those. Returns the logits (V) of the token after row T-1, in the CPU's
-// memory, valid until the next call.
-const float *model_extend(Model *m, const int *tokens, int T, int past);
-
-// After model_forward, or model_extend, of one sequence: the logits (V) of the token after row t,
-// likewise. With tensor parallelism only model_extend knows those of all ranks.
+// After model_forward of one sequence: the logits (V) of the token after row t, in the CPU's
+// memory, valid until the next call. With tensor parallelism all ranks call it together.
 const float *model_logits(Model *m, int t);
 void clear_grads(Model *m);
 
@@ -454,9 +450,8 @@ double model_optimizer_seconds(Model *m);
 #else
 // For --plan, which measures an update on a CPU. A GPU keeps the sum of the losses and the clip
 // factor on the device, so that the CPU need not wait for them: its functions have other types.
-double model_backward(Model *m, const int *tokens, const int *targets, float scale,
-                             int B, int T);
-
+double classifier_loss_and_gradient(Model *m, const int *targets, float scale, int B, int T);
+void model_backward(Model *m, const int *tokens, int B, int T);
 void model_update(Model *m, AdamW o, float g_scale);
 #endif
 

@@ -169,8 +169,9 @@ static void gradient(Lab *x, float *g, uint64_t first, size_t windows) {
         size_t B = min_size(most, windows - at);
         if (!loader_batch(&r->train, first + at, B, r->inputs, r->targets, &err))
             die("%s", err.text);
-        model_forward(&x->m, r->inputs, (int)B, r->T);
-        model_backward(&x->m, r->inputs, r->targets, 1.0f / (windows * r->T), (int)B, r->T);
+        model_forward(&x->m, r->inputs, (int)B, r->T, 0);
+        classifier_loss_and_gradient(&x->m, r->targets, 1.0f / (windows * r->T), (int)B, r->T);
+        model_backward(&x->m, r->inputs, (int)B, r->T);
     }
     memcpy(g, x->m.zero.grads, x->n * sizeof *g);
 }
