@@ -742,21 +742,23 @@ double model_loss(Model *m, float *each, const int *targets, size_t N) {
 // ---- memory: counted, allocated once, handed out ----
 
 // A tensor's place in its bucket: of the embeddings, of a block, or of the final norm. One table in
-// dev/model/gpt2.h gives every tensor its place, shape and initialisation.
+// dev/model/gpt2.c gives every tensor its shape, initialisation and names.
 static float *tensor_at(float *bucket, const Config *c, int kind) {
     int first = kind < FIRST_IN_BLOCK ? 0 : kind <= LAST_IN_BLOCK ? FIRST_IN_BLOCK : LNF_GAIN;
     return bucket + kinds_count(c, first, kind);
 }
 
 static Block block_at(float *bucket, const Config *c) {
-    Block b;
-    float **fields[KINDS_IN_BLOCK] = {                 // in the order of the table
-        &b.ln1_gain, &b.ln1_bias, &b.qkv_w, &b.qkv_b, &b.att_proj_w, &b.att_proj_b,
-        &b.ln2_gain, &b.ln2_bias, &b.fc_w, &b.fc_b, &b.mlp_proj_w, &b.mlp_proj_b,
+    return (Block){
+        .ln1_gain = tensor_at(bucket, c, LN1_GAIN), .ln1_bias = tensor_at(bucket, c, LN1_BIAS),
+        .qkv_w = tensor_at(bucket, c, QKV_W), .qkv_b = tensor_at(bucket, c, QKV_B),
+        .att_proj_w = tensor_at(bucket, c, ATT_PROJ_W),
+        .att_proj_b = tensor_at(bucket, c, ATT_PROJ_B),
+        .ln2_gain = tensor_at(bucket, c, LN2_GAIN), .ln2_bias = tensor_at(bucket, c, LN2_BIAS),
+        .fc_w = tensor_at(bucket, c, FC_W), .fc_b = tensor_at(bucket, c, FC_B),
+        .mlp_proj_w = tensor_at(bucket, c, MLP_PROJ_W),
+        .mlp_proj_b = tensor_at(bucket, c, MLP_PROJ_B),
     };
-    for (int k = 0; k < KINDS_IN_BLOCK; k++)
-        *fields[k] = tensor_at(bucket, c, FIRST_IN_BLOCK + k);
-    return b;
 }
 
 // Points a model's weights (PARAMS), or their gradients (GRADS), at where each bucket lies.

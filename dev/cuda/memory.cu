@@ -8,12 +8,14 @@ template <class T> static T *tensor_at(T *bucket, const Config *c, int kind) {
 
 template <class T> static Block<T> block_at(T *bucket, const Config *c) {
     Block<T> b;
-    T **fields[KINDS_IN_BLOCK] = {
-        &b.ln1_gain, &b.ln1_bias, &b.qkv_w, &b.qkv_b, &b.att_proj_w, &b.att_proj_b,
-        &b.ln2_gain, &b.ln2_bias, &b.fc_w, &b.fc_b, &b.mlp_proj_w, &b.mlp_proj_b,
-    };
-    for (int k = 0; k < KINDS_IN_BLOCK; k++)
-        *fields[k] = tensor_at(bucket, c, FIRST_IN_BLOCK + k);
+    b.ln1_gain = tensor_at(bucket, c, LN1_GAIN), b.ln1_bias = tensor_at(bucket, c, LN1_BIAS);
+    b.qkv_w = tensor_at(bucket, c, QKV_W), b.qkv_b = tensor_at(bucket, c, QKV_B);
+    b.att_proj_w = tensor_at(bucket, c, ATT_PROJ_W);
+    b.att_proj_b = tensor_at(bucket, c, ATT_PROJ_B);
+    b.ln2_gain = tensor_at(bucket, c, LN2_GAIN), b.ln2_bias = tensor_at(bucket, c, LN2_BIAS);
+    b.fc_w = tensor_at(bucket, c, FC_W), b.fc_b = tensor_at(bucket, c, FC_B);
+    b.mlp_proj_w = tensor_at(bucket, c, MLP_PROJ_W);
+    b.mlp_proj_b = tensor_at(bucket, c, MLP_PROJ_B);
     return b;
 }
 

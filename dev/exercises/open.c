@@ -55,17 +55,13 @@ static void check_kept(Model *m, int B, int T) {
     PUT(OUTSIDE, "lnf", "btc", m->lnf, B, T, C);
 }
 
-static const char *const CHECK_NAMES[] = {
-    "wte", "wpe", "ln1_gain", "ln1_bias", "qkv_w", "qkv_b", "att_proj_w", "att_proj_b", "ln2_gain",
-    "ln2_bias", "fc_w", "fc_b", "mlp_proj_w", "mlp_proj_b", "lnf_gain", "lnf_bias" };
-
 // Each tensor of a flat buffer, the last first, as gradients come: "h0.dqkv_w" with before "d".
 static void check_flat(const Config *c, const float *x, const char *before, const char *behind) {
     check_races();
     for (int i = gpt2_n_tensors(c) - 1; i >= 0; i--) {
         Tensor t = gpt2_tensor(c, i);
         char name[64];
-        snprintf(name, sizeof name, "%s%s%s", before, CHECK_NAMES[t.kind], behind);
+        snprintf(name, sizeof name, "%s%s%s", before, tensor_kinds[t.kind].name, behind);
         if (t.rows > 1) PUT(t.layer, name, "ij", x + t.offset, t.rows, t.cols);
         else PUT(t.layer, name, "j", x + t.offset, t.cols);
     }

@@ -180,23 +180,11 @@ bool gguf_end(GgufHeader *h, Error *err) {
     return fail(err, "out of memory for a header");
 }
 
-// The tensors' names, in the order of gpt2.h's table.
-static const char *const gguf_names[N_KINDS] = {
-    "token_embd.weight", "position_embd.weight",
-    "blk.%d.attn_norm.weight", "blk.%d.attn_norm.bias",
-    "blk.%d.attn_qkv.weight", "blk.%d.attn_qkv.bias",
-    "blk.%d.attn_output.weight", "blk.%d.attn_output.bias",
-    "blk.%d.ffn_norm.weight", "blk.%d.ffn_norm.bias",
-    "blk.%d.ffn_up.weight", "blk.%d.ffn_up.bias",
-    "blk.%d.ffn_down.weight", "blk.%d.ffn_down.bias",
-    "output_norm.weight", "output_norm.bias",
-};
-
 typedef struct { char text[GGUF_MAX_NAME]; } GgufName;
 
 static GgufName gguf_name(const Tensor *t) {
     GgufName name;
-    snprintf(name.text, sizeof name.text, gguf_names[t->kind], t->layer);
+    snprintf(name.text, sizeof name.text, tensor_kinds[t->kind].gguf, t->layer);
     return name;
 }
 

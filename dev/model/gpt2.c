@@ -1,6 +1,44 @@
 // GPT-2: its sizes, its tensors' places and beginnings, its FLOPs per token (gpt2.h).
 #include "gpt2.h"
 
+#ifdef __clang__
+#pragma clang diagnostic ignored "-Wc99-designator"          // of C++, which GPU builds read
+#endif
+const TensorKind tensor_kinds[N_KINDS] = {
+    [WTE] = { "wte", "wte.weight", "token_embd.weight",
+        DIM_V, DIM_C, INIT_NORMAL, CUT_WORDS },
+    [WPE] = { "wpe", "wpe.weight", "position_embd.weight",
+        DIM_P, DIM_C, INIT_NORMAL, CUT_NONE },
+    [LN1_GAIN] = { "ln1_gain", "h.%d.ln_1.weight", "blk.%d.attn_norm.weight",
+        DIM_1, DIM_C, INIT_ONES, CUT_NONE },
+    [LN1_BIAS] = { "ln1_bias", "h.%d.ln_1.bias", "blk.%d.attn_norm.bias",
+        DIM_1, DIM_C, INIT_ZEROS, CUT_NONE },
+    [QKV_W] = { "qkv_w", "h.%d.attn.c_attn.weight", "blk.%d.attn_qkv.weight",
+        DIM_C, DIM_3C, INIT_NORMAL, CUT_HEADS },
+    [QKV_B] = { "qkv_b", "h.%d.attn.c_attn.bias", "blk.%d.attn_qkv.bias",
+        DIM_1, DIM_3C, INIT_ZEROS, CUT_HEADS },
+    [ATT_PROJ_W] = { "att_proj_w", "h.%d.attn.c_proj.weight", "blk.%d.attn_output.weight",
+        DIM_C, DIM_C, INIT_RESIDUAL, CUT_ROWS },
+    [ATT_PROJ_B] = { "att_proj_b", "h.%d.attn.c_proj.bias", "blk.%d.attn_output.bias",
+        DIM_1, DIM_C, INIT_ZEROS, CUT_NONE },
+    [LN2_GAIN] = { "ln2_gain", "h.%d.ln_2.weight", "blk.%d.ffn_norm.weight",
+        DIM_1, DIM_C, INIT_ONES, CUT_NONE },
+    [LN2_BIAS] = { "ln2_bias", "h.%d.ln_2.bias", "blk.%d.ffn_norm.bias",
+        DIM_1, DIM_C, INIT_ZEROS, CUT_NONE },
+    [FC_W] = { "fc_w", "h.%d.mlp.c_fc.weight", "blk.%d.ffn_up.weight",
+        DIM_C, DIM_4C, INIT_NORMAL, CUT_COLUMNS },
+    [FC_B] = { "fc_b", "h.%d.mlp.c_fc.bias", "blk.%d.ffn_up.bias",
+        DIM_1, DIM_4C, INIT_ZEROS, CUT_COLUMNS },
+    [MLP_PROJ_W] = { "mlp_proj_w", "h.%d.mlp.c_proj.weight", "blk.%d.ffn_down.weight",
+        DIM_4C, DIM_C, INIT_RESIDUAL, CUT_ROWS },
+    [MLP_PROJ_B] = { "mlp_proj_b", "h.%d.mlp.c_proj.bias", "blk.%d.ffn_down.bias",
+        DIM_1, DIM_C, INIT_ZEROS, CUT_NONE },
+    [LNF_GAIN] = { "lnf_gain", "ln_f.weight", "output_norm.weight",
+        DIM_1, DIM_C, INIT_ONES, CUT_NONE },
+    [LNF_BIAS] = { "lnf_bias", "ln_f.bias", "output_norm.bias",
+        DIM_1, DIM_C, INIT_ZEROS, CUT_NONE },
+};
+
 size_t dim_size(const Config *c, Dim d) {
     size_t C = (size_t)c->C;
     switch (d) {

@@ -46,27 +46,16 @@ typedef enum {
     CUT_WORDS,          // gpt2_share_words() rows
 } Cut;
 
-// A one-dimensional tensor has rows = DIM_1. Only matrices decay.
-typedef struct { const char *key; Dim rows, cols; Init init; Cut cut; } TensorKind;
+typedef struct {
+    const char *name;   // as in the trainers' Weights and Block
+    const char *key;    // Hugging Face's, without the leading "transformer."
+    const char *gguf;   // llama.cpp's
+    Dim rows, cols;     // a one-dimensional tensor has rows = DIM_1; only matrices decay
+    Init init;
+    Cut cut;
+} TensorKind;
 
-static const TensorKind tensor_kinds[N_KINDS] = {
-    { "wte.weight",                DIM_V,  DIM_C,  INIT_NORMAL,   CUT_WORDS },
-    { "wpe.weight",                DIM_P,  DIM_C,  INIT_NORMAL,   CUT_NONE },
-    { "h.%d.ln_1.weight",          DIM_1,  DIM_C,  INIT_ONES,     CUT_NONE },
-    { "h.%d.ln_1.bias",            DIM_1,  DIM_C,  INIT_ZEROS,    CUT_NONE },
-    { "h.%d.attn.c_attn.weight",   DIM_C,  DIM_3C, INIT_NORMAL,   CUT_HEADS },
-    { "h.%d.attn.c_attn.bias",     DIM_1,  DIM_3C, INIT_ZEROS,    CUT_HEADS },
-    { "h.%d.attn.c_proj.weight",   DIM_C,  DIM_C,  INIT_RESIDUAL, CUT_ROWS },
-    { "h.%d.attn.c_proj.bias",     DIM_1,  DIM_C,  INIT_ZEROS,    CUT_NONE },
-    { "h.%d.ln_2.weight",          DIM_1,  DIM_C,  INIT_ONES,     CUT_NONE },
-    { "h.%d.ln_2.bias",            DIM_1,  DIM_C,  INIT_ZEROS,    CUT_NONE },
-    { "h.%d.mlp.c_fc.weight",      DIM_C,  DIM_4C, INIT_NORMAL,   CUT_COLUMNS },
-    { "h.%d.mlp.c_fc.bias",        DIM_1,  DIM_4C, INIT_ZEROS,    CUT_COLUMNS },
-    { "h.%d.mlp.c_proj.weight",    DIM_4C, DIM_C,  INIT_RESIDUAL, CUT_ROWS },
-    { "h.%d.mlp.c_proj.bias",      DIM_1,  DIM_C,  INIT_ZEROS,    CUT_NONE },
-    { "ln_f.weight",               DIM_1,  DIM_C,  INIT_ONES,     CUT_NONE },
-    { "ln_f.bias",                 DIM_1,  DIM_C,  INIT_ZEROS,    CUT_NONE },
-};
+extern const TensorKind tensor_kinds[N_KINDS];       // the one table: gpt2.c
 
 // One tensor of one model.
 typedef struct {
