@@ -61,21 +61,21 @@ def knees(**wanted):
 
 
 def enough_samples():
-    return ("No fixed number is. B_crit after 262,144 tokens: " + "; ".join(
+    return ("No fixed number is. The critical batch size after 262,144 tokens: " + "; ".join(
         f"{row['b_crit']:,.0f} tokens ({row['b_crit_low']:,.0f} to {row['b_crit_high']:,.0f}), "
         f"{row['b_crit'] / row['seq_len']:.0f} sequences of {row['seq_len']:.0f}"
         for row in knees(trained_tokens=262144.0)) + "; and it grows.")
 
 
 def grows_with_training():
-    return "It grows with training. B_crit of 119k parameters: " + ", ".join(
+    return "It grows with training. The critical batch size of 119k parameters: " + ", ".join(
         f"{row['b_crit']:,.0f} tokens after {row['trained_tokens']:,.0f}"
         for row in knees(seq_len=32.0)) + "."
 
 
 def noise_scale():
     return "Too small: " + "; ".join(
-        f"{row['noise_scale_tokens']:,.0f} against a B_crit of {row['b_crit']:,.0f} tokens after "
+        f"{row['noise_scale_tokens']:,.0f} against a critical batch size of {row['b_crit']:,.0f} tokens after "
         f"{row['trained_tokens']:,.0f}" for row in knees(seq_len=32.0)
         if row["noise_scale_tokens"]) + "."
 
