@@ -13,9 +13,9 @@ import math
 import os
 from collections import namedtuple
 
+import _path
 import numpy as np
 
-import _path
 import fit
 import lab
 import local_knee

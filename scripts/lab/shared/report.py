@@ -6,6 +6,7 @@
 """
 import argparse
 import html
+import importlib
 import os
 import subprocess
 import sys
@@ -88,7 +89,11 @@ def main():
     parser.add_argument("--trainer", metavar="PATH", help="default: ./train_gpt2")
     args = parser.parse_args()
     os.makedirs(args.out, exist_ok=True)
-    broken = run_all(args) if args.run else []
+    broken = []
+    if args.run:
+        sys.path.append(EXPERIMENTS)
+        importlib.import_module("_path")                     # ends if a package is missing
+        broken = run_all(args)
     found = {label: kept.load(os.path.join(args.out, label, "result.json"))
              for label, _ in experiments()}
     done = {label: of for label, of in found.items() if of}
