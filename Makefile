@@ -228,7 +228,7 @@ lesson: $(PROGRAMS) $(LESSON_C)          ## the numeric check of a lesson in dev
 step: prepare $(if $(filter 10,$(N)),train_gpt2)   ## a step from an empty file to GPT-2: N=4; FILE=mine.c: yours; DIFF=1: its diff
 	@CC='$(CC)' FLAGS='$(FLAGS)' BUILD='$(BUILD)' dev/build_up/step.sh $(if $(DIFF),--diff) '$(N)' '$(FILE)'
 
-exercise:                        ## a function to write anew: NAME=layernorm_backward; AGAIN=1; without: a list
+exercise:                        ## rewrite a function: NAME=layernorm_backward; AGAIN=1: start over; no NAME: a list
 	@$(PYTHON_HERE)
 	@$(PYTHON) dev/exercises/exercises.py $(if $(NAME),start '$(NAME)',list) $(if $(AGAIN),--again)
 

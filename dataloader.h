@@ -215,9 +215,9 @@ static inline bool loader_batch(const Loader *l, uint64_t first, size_t n,
 }
 
 // Announces samples first ... first+n-1: the kernel reads them from the disk while the current
-// update is computed. The order is a function, so the next update's samples are known. Announced
-// are whole blocks of READ_AROUND bytes, as much as a missing page would read; their other windows
-// come later in the epoch. (Measured on a cold file: 64 windows take about 1 ms, else 13 to 18.)
+// update is computed. The order is a function, so the next update's samples are known. It announces
+// whole blocks of READ_AROUND bytes, as much as a page fault would read; their other windows come
+// later in the epoch. (On an uncached file, 64 windows take about 1 ms; without this, 13 to 18.)
 static inline void loader_announce(const Loader *l, uint64_t first, size_t n) {
     size_t T = (size_t)l->T, windows = l->n_windows;
     for (uint64_t sample = first; sample < first + n; sample++) {
@@ -267,7 +267,7 @@ static inline bool shard_map(Shard *s, Error *err) {
     return s->map != NULL;
 }
 
-// Whether the file may hold tokens alone: 16-bit words that GPT-2's vocabulary has, and no text.
+// Whether the file may be tokens without a header: 16-bit ids of GPT-2's vocabulary, and not text.
 static inline bool shard_is_raw(const Shard *s) {
     bool text = true;
     for (size_t i = 0; i + 1 < s->map_bytes && i < 4096; i += 2) {
@@ -471,9 +471,9 @@ static inline bool loader_check_vocab(Loader *l, int vocab, Error *err) {
     return true;
 }
 
-// A hash of the data, for comparing ranks and the sittings of a run: the length and the tokens of
-// each shard. Of a large shard only 4 to 64 blocks are read, spread from its beginning to its end:
-// about 1,000 of all shards, so that a corpus that no memory has cached takes seconds.
+// A hash of the data, for comparing ranks, and a resumed run with its start: the length and the
+// tokens of each shard. Of a large shard only 4 to 64 blocks are read, spread over its length,
+// about 1,000 over all shards, so that even a corpus that is not cached takes seconds.
 static inline uint64_t loader_hash(const Loader *l) {
     enum { BLOCK = 2048 };
     size_t each = 1024 / (size_t)l->n_shards, blocks = each < 4 ? 4 : each > 64 ? 64 : each;

@@ -12,7 +12,7 @@
 // What serves a user stands in dev/train: flags, schedules, the log, resuming, sampling, --plan.
 // Processes that train one model together attach at hooks: forward_needs, backward_needs,
 // gradients_ready, totals_share (dev/ranks/zero.c), and within next_batch, gradients_arrive and
-// step_end (dev/train/loop.c). A process alone sends nothing there, and waits for nobody. The two
+// step_end (dev/train/loop.c). In a single process these hooks neither send nor wait. The two
 // functions that take nine tenths of the time, the matrix product and attention, are defined here
 // plainly; the ordinary build runs their fast forms in dev/cpu, `make PLAIN=1` those below.
 // train_gpt2.cu is the same program for a GPU.
@@ -477,8 +477,8 @@ static double sum_of(const float *x, size_t n) {
 #include "dev/cpu/words.h"             // xent_parts
 #include "dev/ranks/tensor_model.h"    // tp_...: embedding and classifier cut across ranks
 
-// A branch's last layer: branch = x w + b, with x (N,K). Of ranks that share the block each holds K
-// rows of w: its product is a term of a sum, to which b is added once (dev/ranks/tensor.c).
+// A branch's last layer: branch = x w + b, with x (N,K). If ranks share the block, each holds K
+// rows of w: their products are summed, and b is added once (dev/ranks/tensor.c).
 static void branch_project(Model *m, const float *x, const float *w, const float *b, size_t N,
                            int K) {
     bool shared = m->zero.tp.size > 1;
@@ -486,13 +486,13 @@ static void branch_project(Model *m, const float *x, const float *w, const float
     if (shared) tp_sum_rows(&m->zero.tp, m->branch, b, N, m->c.C);
 }
 
-// The gradient of what a branch reads, dx (N,C): the columns of every such rank have read it.
+// dx (N,C), the gradient of a branch's input: every such rank has a term of it, and all are summed.
 static void branch_is_read(Model *m, float *dx, size_t N) {
     if (m->zero.tp.size > 1) tp_sum(&m->zero.tp, dx, N*m->c.C);
 }
 
-// In generation: what a block keeps of rows past ... T-1 alone. The statistics of its norms are not
-// kept there. Cn is C, or with tensor parallelism a rank's part of it.
+// In generation: a block's activations, with pointers that begin at row `past`. Those to mean and
+// rstd are not moved. Cn is C, or with tensor parallelism a rank's part of it.
 static BlockActs acts_from(BlockActs a, size_t past, size_t C, size_t Cn) {
     a.x += past*C;
     a.ln1 += past*C;
@@ -508,7 +508,7 @@ static BlockActs acts_from(BlockActs a, size_t past, size_t C, size_t Cn) {
 }
 
 // x_mid = x + attention(LayerNorm(x)); x_out = x_mid + MLP(LayerNorm(x_mid)). T rows of each
-// sequence, behind the `past` that generation has run before.
+// sequence, after the `past` rows that generation has already run.
 static void block_forward(Model *m, Block w, BlockActs a, int B, int T, int past) {
     int C = m->c.C, Cn = m->Cn, NHn = m->NHn;
     size_t N = (size_t)B*T;
@@ -575,8 +575,8 @@ static void block_backward(Model *m, Block w, Block d, BlockActs a, int B, int T
     residual_backward(dx, dbranch, N*C);
 }
 
-// After model_forward: returns the sum of the losses in nats, and begins the backpropagation of
-// scale * that sum: its gradient in the final norm's output, and in wte as the classifier's weight.
+// After model_forward: returns the sum of the losses in nats, and starts backpropagation of scale *
+// that sum: the gradients of the final norm's output, and of wte as the classifier's weight.
 double classifier_loss_and_gradient(Model *m, const int *targets, float scale, int B, int T) {
     size_t N = (size_t)B*T;
     backward_needs(&m->zero, 0);
@@ -586,8 +586,8 @@ double classifier_loss_and_gradient(Model *m, const int *targets, float scale, i
     return sum_of(m->loss, N);
 }
 
-// Backpropagation, after classifier_loss_and_gradient: adds to the gradients dw. wte, which has one
-// as the classifier's weight, gets its second as the embedding (weight tying).
+// Backpropagation, after classifier_loss_and_gradient: adds to the gradients dw. wte already has
+// its gradient as the classifier's weight; its gradient as the embedding is added (weight tying).
 void model_backward(Model *m, const int *tokens, int B, int T) {
     Zero *z = &m->zero;
     Weights *w = &m->w, *dw = &m->dw;
@@ -636,8 +636,8 @@ static double gradients_squares(Model *m) {
 
 // One AdamW update of n parameters (Loshchilov and Hutter 2019, arXiv 1711.05101), in PyTorch's
 // form: the rate multiplies the decay too. The moments m and v are running means of the gradient
-// and of its square. They begin at 0, for which Adam's bias correction makes up. Decoupled weight
-// decay pulls p towards 0 beside the gradient, not through it. g is scaled first, for clipping.
+// and of its square. They begin at 0; Adam's bias correction makes up for it. Decoupled weight
+// decay pulls p towards 0 directly, not through the gradient. g is scaled first, for clipping.
 static void adamw_update(float *p, float *m, float *v, const float *g, float g_scale, AdamW o,
                          size_t n) {
     float correct_m = (float)(1.0 / (1.0 - pow(o.beta1, o.m_steps)));
@@ -718,8 +718,8 @@ static int train(Run *r, Model *m) {                   // returns the process's 
 
 // ---- generation ----
 
-// The logits (V) of the token after row t of one sequence; of ranks that share the words, all
-// ranks' words, in the order of the ranks.
+// The logits (V) of the token after row t of one sequence. If ranks share the vocabulary, the
+// logits of all ranks, in the order of the ranks.
 const float *model_logits(Model *m, int t) {
     const TpGroup *g = &m->zero.tp;
     int C = m->c.C, V = m->c.V;

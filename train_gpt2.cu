@@ -1265,13 +1265,13 @@ static void branch_project(Model *m, real *out, const real *skip, const real *x,
     LAUNCH_CHECK();
 }
 
-// The gradient of what a branch reads, dx (N,C): the columns of every such rank have read it.
+// dx (N,C), the gradient of a branch's input: every such rank has a term of it, and all are summed.
 static void branch_is_read(Model *m, real *dx, size_t N) {
     tp_sum(&m->zero.tp, dx, N*m->c.C);
 }
 
-// In generation: what a block keeps of rows past ... T-1 alone. The statistics of its norms are not
-// kept there. Cn is C, or with tensor parallelism a rank's part of it.
+// In generation: a block's activations, with pointers that begin at row `past`. Those to mean and
+// rstd are not moved. Cn is C, or with tensor parallelism a rank's part of it.
 static BlockActs acts_from(BlockActs a, size_t past, size_t C, size_t Cn) {
     a.x += past*C;
     a.ln1 += past*C;
@@ -1301,7 +1301,7 @@ static void block_forward_to_gelu(Model *m, Block<real> w, BlockActs a, int B, i
 }
 
 // x_mid = x + attention(LayerNorm(x)); x_out = x_mid + MLP(LayerNorm(x_mid)). T rows of each
-// sequence, behind the `past` that generation has run before.
+// sequence, after the `past` rows that generation has already run.
 static void block_forward(Model *m, Block<real> w, BlockActs a, int B, int T, int past) {
     block_forward_to_gelu(m, w, a, B, T, past);
     branch_project(m, a.x_out, a.x_mid, a.gelu, w.mlp_proj_w, w.mlp_proj_b, (size_t)B*T, 4*m->Cn);
@@ -1665,8 +1665,8 @@ static int train(Run *r, Model *m) {
 
 // ---- generation ----
 
-// The logits of the token after row t of one sequence, in the CPU's memory; of ranks that share the
-// words, all ranks' words, in the order of the ranks.
+// The logits of the token after row t of one sequence, in the CPU's memory. If ranks share
+// the vocabulary, the logits of all ranks, in the order of the ranks.
 const float *model_logits(Model *m, int t) {
     const TpGroup *group = &m->zero.tp;
     size_t C = m->c.C, V = m->padded.V, n = V;
