@@ -1333,7 +1333,8 @@ static void forward_launch(Model *m, int B, int T, int past) {
 // cache is.
 void model_forward(Model *m, const int *tokens, int B, int T, int past) {
     assert(T <= m->spec.T && B <= m->spec.B);
-    assert(past == 0 || (B == 1 && m->spec.recompute == RECOMPUTE_NONE));    // else blocks share qkv
+    assert(past == 0 || B == 1);
+    assert(past == 0 || m->spec.recompute == RECOMPUTE_NONE);       // else blocks share qkv
     send_inputs(m, tokens + past, (size_t)B*(T - past));
     forward_launch(m, B, T, past);
 }

@@ -24,8 +24,8 @@ static double length(const float *x, const float *less, double times) {
     return sqrt(squares);
 }
 
-// Two micro-batches of 4 sequences. In the second only the first FEW tokens of each count; its other
-// targets are masked. No counted token sees a later one, so these are left out here.
+// Two micro-batches of 4 sequences. In the second only the first FEW tokens of each count; its
+// other targets are masked. No counted token sees a later one, so these are left out here.
 enum { HALF = B/2, FEW = 4, COUNTED = HALF*T + HALF*FEW };
 typedef struct { Model *m; const int *inputs, *targets; int few_inputs[HALF*FEW],
                  few_targets[HALF*FEW]; } Masked;
