@@ -437,7 +437,7 @@ static inline bool loader_open(Loader *l, const char *pattern, const char *word,
     return ok;
 }
 
-// Refuses a file in both splits: the validation loss would be that of tokens trained on.
+// Refuses a file in both splits: the validation loss would be a loss on training tokens.
 static inline bool loader_check_disjoint(const Loader *train, const Loader *val, Error *err) {
     for (int i = 0; i < train->n_shards; i++)
         for (int j = 0; j < val->n_shards; j++) {

@@ -9,7 +9,7 @@
 //     behind the loop   generation with a key/value cache, evaluation, memory
 //     main              flags in, model built, loop run
 //
-// What serves a user stands in dev/train: flags, schedules, the log, resuming, sampling, --plan.
+// dev/train has what users need: flags, schedules, the log, resuming, sampling, --plan.
 // Processes that train one model together attach at hooks: forward_needs, backward_needs,
 // gradients_ready, totals_share (dev/ranks/zero.c), and within next_batch, gradients_arrive and
 // step_end (dev/train/loop.c). In a single process these hooks neither send nor wait. The two
@@ -832,7 +832,7 @@ static void model_begin(Model *m, const ModelSpec *spec) {
     m->c = m->zero.c;
     m->Cn = tp_channels(&m->zero.tp);
     m->NHn = tp_heads(&m->zero.tp);
-    m->Vp = (m->c.V + m->zero.tp.shares + 15) / 16 * 16;     // a column for other ranks' words
+    m->Vp = (m->c.V + m->zero.tp.shares + 15) / 16 * 16;     // and one for targets of other ranks
     m->acts = alloc_or_die(L * sizeof *m->acts, "a table of activations");
     m->w.block = alloc_or_die(L * sizeof(Block), "a table of blocks");
     m->dw.block = alloc_or_die(L * sizeof(Block), "a table of blocks");
