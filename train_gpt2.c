@@ -97,7 +97,7 @@ typedef struct {
 } BlockActs;
 
 struct Model {
-    Config c;                          // L, NH, C, V, and P positions
+    Config c;                          // L, NH, C, P positions, and V words, or a rank's share of V
     int Cn, NHn;                       // a block's channels and heads here: C and NH, or a part
     ModelSpec spec;                    // the largest B and T, and what else decides the memory
     Zero zero;                         // the flat buffers, and how ranks share them
@@ -127,7 +127,8 @@ struct Model {
 
 // ---- embedding: x[b,t] = wte[token[b,t]] + wpe[t] ----
 //   x (B,T,C)   token (B,T)   wte (V,C)   wpe (P,C)
-// A vector for the token and a vector for its position, both learned.
+// A vector for the token and a vector for its position, both learned. Ranks that share the
+// vocabulary run tp_embedding_forward and _backward instead (dev/ranks/tensor_model.h).
 
 static void embedding_forward(float *x, const int *token, const float *wte, const float *wpe,
                               int B, int T, int C) {
@@ -404,6 +405,7 @@ static void gelu_backward(float *dx, const float *dout, const float *x, size_t n
 
 // ---- softmax cross-entropy over N rows of logits; columns V ... Vp-1 are padding ----
 //   logits (N,Vp)   target (N)   loss, lse (N); lse[n] = log sum exp, kept for backward
+// Ranks that share the vocabulary run xent_parts (dev/cpu/words.h) as the forward pass.
 
 static void xent_forward(float *loss, float *lse, const float *logits, const int *target,
                          size_t N, int V, int Vp) {

@@ -29,30 +29,35 @@ rotary="/^\/\/ ---- residual: out = a + b/ r $dir/rotary
 turned='/^static void block_backward/,/^}/ {
     s|^    attention_backward(.*|&rotary(dqkv, -1, B, T, 0, Cn, NHn);| }'
 
-# Label smoothing: a tenth of each target's weight goes to all words alike.
-smooth='/^static void xent_forward/,/^}/ s|loss\[n\] = lse\[n\] - x\[target\[n\]\];.*|float all = 0.0f;\
+# Label smoothing: a tenth of each target's weight goes to all words alike. The loss that ranks with
+# some of the words each compute is in dev/cpu/words.h.
+smooth='s|^\(        loss\[n\] = lse\[n\]\) - x\[target\[n\]\];.*|        float all = 0.0f;\
         for (int v = 0; v < V; v++) all += x[v] / V;\
-        loss[n] = lse[n] - 0.9f * x[target[n]] - 0.1f * all;|'
+        \1 - 0.9f * x[target[n]] - 0.1f * all;|'
 smooth_back='/^static void xent_backward/,/^}/ {
     s|= exp_fast(d\[v\] - lse\[n\]) \* scale;|= (exp_fast(d[v] - lse[n]) - 0.1f / V) * scale;|
     s|-= scale;|-= 0.9f * scale;| }'
+smooth_ranks='s|parts\[2\*N + n\] = \(.*\);|parts[2*N + n] = 0.9f * (\1);\
+        for (int v = 0; v < V; v++) parts[2*N + n] += 0.1f * x[v] / V;|'
 
-# slopes STATUS SED...: test_slopes of train_gpt2.c, so changed, ends with it.
-mkdir "$dir/tests" && cp tests/test_slopes.c "$dir/tests"
+# slopes STATUS WORDS SED...: test_slopes of train_gpt2.c and words.h, so changed, ends with it.
+mkdir "$dir/tests" && cp tests/test_slopes.c "$dir/tests" && cp -r dev dataloader.h "$dir"
 slopes() {
-    sed "${@:2}" train_gpt2.c > "$dir/train_gpt2.c"
-    ! cmp -s train_gpt2.c "$dir/train_gpt2.c" || note "nothing is changed: ${*:2}"
-    $cc -std=gnu11 -O1 -w -fopenmp -iquote . -iquote tests "$dir/tests/test_slopes.c" \
-        "$build/library.a" -o "$dir/slopes" -lm 2> "$dir/said" ||
+    sed "$2" dev/cpu/words.h > "$dir/dev/cpu/words.h"
+    sed "${@:3}" train_gpt2.c > "$dir/train_gpt2.c"
+    ! cmp -s train_gpt2.c "$dir/train_gpt2.c" || note "nothing is changed: ${*:3}"
+    $cc -std=gnu11 -O1 -w -fopenmp -iquote tests "$dir/tests/test_slopes.c" "$build/library.a" \
+        -o "$dir/slopes" -lm 2> "$dir/said" ||
         { note "it does not compile: $(head -n 1 "$dir/said")"; return; }
     "$dir/slopes" > "$dir/said" 2>&1
     [ $? = "$1" ] || note "status not $1: ${*:2} $(grep -m 1 'test_slopes.c' "$dir/said")"
 }
-slopes 0 -e "$rms" -e "$rms_back"
-slopes 1 -e "$rms"
-slopes 0 -e "$rotary" -e "$turned"
-slopes 1 -e "$rotary" -e "${turned/-1/1}"
-slopes 0 -e "$smooth" -e "$smooth_back"
-slopes 1 -e "$smooth" -e "${smooth_back/0.9f \* /}"
+slopes 0 "" -e "$rms" -e "$rms_back"
+slopes 1 "" -e "$rms"
+slopes 0 "" -e "$rotary" -e "$turned"
+slopes 1 "" -e "$rotary" -e "${turned/-1/1}"
+slopes 0 "$smooth_ranks" -e "$smooth" -e "$smooth_back"
+slopes 1 "$smooth_ranks" -e "$smooth" -e "${smooth_back/0.9f \* /}"
+slopes 1 "" -e "$smooth" -e "$smooth_back"           # ranks have been forgotten
 end slopes_tell_right_changes_from_wrong_ones
 exit $failed

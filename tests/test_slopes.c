@@ -1,9 +1,12 @@
 // Is the backward pass that of the forward pass? No fixture and no formula is needed: each tensor of
 // a small model moves a little along its own gradient, there and back, and the loss must change by
 // the gradient's length. Whoever changes the model in train_gpt2.c learns here whether its gradient
-// is right:
+// is right, alone and as ranks of --tensor-parallel run it:
 //
 //     make build/test_slopes && build/test_slopes
+static int as_ranks;                       // a group of one rank runs what several run
+#define TP_ALWAYS as_ranks
+#include "../dev/ranks/tensor.c"
 #define main train_gpt2_main
 #include "../train_gpt2.c"
 #undef main
@@ -12,12 +15,11 @@
 enum { B = 4, T = 11, N = B*T, V = 61 };
 
 static double loss_of(Model *m, const int *x, const int *y) {
-    static float each[N];
     model_forward(m, x, B, T, 0);
-    return model_loss(m, each, y, N) / N;
+    return classifier_loss_and_gradient(m, y, 0.0f, B, T) / N;
 }
 
-TEST(slopes_are_the_gradients) {
+static void check_slopes(void) {
     const Config c = { 2, 3, 24, V, 16, 0 };
     const float step = 3e-3f;              // the loss is fp32: less drowns in rounding, more in curves
     static Machine machine;
@@ -53,6 +55,14 @@ TEST(slopes_are_the_gradients) {
         free(kept);
     }
     model_free(&m);
+}
+
+TEST(slopes_are_the_gradients) { check_slopes(); }
+
+TEST(slopes_are_the_gradients_of_ranks_that_share_layers) {
+    as_ranks = 1;
+    check_slopes();
+    as_ranks = 0;
 }
 
 int main(void) { return run_tests(); }
