@@ -3,7 +3,8 @@
 
 What save_pretrained writes, --init reads, and what is saved then has the same bits; from_pretrained
 opens it without conversion, and the logits are those of dev/reference (in the fixtures, computed in
-float64). Known to work: transformers 4.30.2 with PyTorch 1.13.
+float64). And the fixtures are what dev/reference/gpt2.py writes. Known to work: transformers 4.30.2
+with PyTorch 1.13.
 
 TRAIN and PREPARE name other programs. Prints lines as the C tests do; skips where a library is
 missing.
@@ -14,8 +15,6 @@ import struct
 import subprocess
 import sys
 import tempfile
-
-FIXTURES = ["gpt2_L1_C5.bin", "gpt2_L2_C24.bin", "gpt2_L3_C32.bin"]
 
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TRANSFORMERS_VERBOSITY="error",
                   OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
@@ -34,6 +33,9 @@ except ImportError as missing:
     print(f"skip transformers: needs python3 with torch, transformers, safetensors ({missing})")
     sys.exit(0)
 import gpt2                                                # the reference
+
+FIXTURES = [os.path.join(ROOT, "tests", "fixtures", f"gpt2_{name}.bin")
+            for name in ("L1_C5", "L2_C24", "L3_C32")]
 
 
 def run(*command):
@@ -73,9 +75,10 @@ def fixture_model(cfg, stored):
 def test_transformers_opens_ours():
     """from_pretrained misses nothing and is surprised by nothing; the logits agree."""
     for fixture in FIXTURES:
-        cfg, T, B, stored = gpt2.read_fixture(os.path.join(ROOT, "tests", "fixtures", fixture))
+        cfg, T, B, stored = gpt2.read_fixture(fixture)
         model, info = transformers.GPT2LMHeadModel.from_pretrained(
-            saved_again(fixture_model(cfg, stored), fixture), output_loading_info=True)
+            saved_again(fixture_model(cfg, stored), os.path.basename(fixture)),
+            output_loading_info=True)
         surprises = {kind: names for kind, names in info.items() if names}
         assert not surprises, surprises
         inputs = torch.tensor(stored["inputs"][:B * T]).view(B, T)
@@ -143,4 +146,4 @@ def test_transformers_reads_theirs():
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as FOLDER:
-        sys.exit(testing.run_tests(globals(), sys.argv[1:]))
+        sys.exit(gpt2.check(FIXTURES) or testing.run_tests(globals(), sys.argv[1:]))
