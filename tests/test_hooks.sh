@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# One program, and ranks around it: that an update of one rank stays in few functions and files,
-# that layers know of no ranks, that a hook or a sum that is left out is found, and that the model
-# cut across ranks has the bits of the plain one where a group of one rank runs it.
+# One program, and ranks around it: that layers know of no ranks, that a hook or a sum that is left
+# out is found, and that the model cut across ranks has the bits of the plain one where a group of
+# one rank runs it.
 #
 # HOOKS=1 leaves out each in turn, not one in nine.
 . "$(dirname "$0")/tools.sh"
@@ -10,51 +10,6 @@
 "$prepare" tales --out "$dir/tales" --tokens 60000 --seed 5 > "$dir/stdout" || exit 1
 tiny="--data $dir/tales --layers 3 --heads 2 --channels 32 --seq-len 16 --micro-batch 2
       --batch-tokens 128 --steps 6 --lr 3e-3 --eval-every 0 --eval-tokens 64 --threads 1"
-
-# ---- one steady update, traced ----
-
-cat > "$dir/trace.c" << 'C'
-#include <stdio.h>
-#define QUIET __attribute__((no_instrument_function))
-int trace_on;
-static void *seen[1 << 16];
-QUIET void __cyg_profile_func_enter(void *f, void *site) {
-    size_t i = ((size_t)f >> 4) * 2654435761u & 65535;
-    (void)site;
-    if (!trace_on) return;
-    while (seen[i] && seen[i] != f) i = (i + 1) & 65535;
-    seen[i] = f;
-}
-QUIET void __cyg_profile_func_exit(void *f, void *site) { (void)f, (void)site; }
-QUIET void trace_show(void) {
-    for (int i = 0; i < 1 << 16; i++) if (seen[i]) fprintf(stderr, "traced %p\n", seen[i]);
-}
-C
-# traced PLAIN MOST FILES: an update's functions, at most so many in so many files.
-tracing="gcc -std=gnu11 -g -O0 -no-pie -finstrument-functions -march=native -w -iquote ."
-traced() {
-    sed 's/^\( *\)train_step(r, m, &s);/\1trace_on = r->step == 4;\n&\n\1if (trace_on) trace_show(), trace_on = 0;/
-         1s/^/extern int trace_on; void trace_show(void);\n/' train_gpt2.c > "$dir/traced.c"
-    $tracing -DPLAIN="$1" "$dir/traced.c" "$dir/trace.c" "$dir/traced.a" -o "$dir/traced" -lm \
-        2> "$dir/said" ||
-        { note "it does not compile: $(head -n 1 "$dir/said")"; return; }
-    "$dir/traced" $tiny > "$dir/stdout" 2> "$dir/stderr" || note "the traced run fails"
-    sed -n 's/^traced //p' "$dir/stderr" | addr2line -f -e "$dir/traced" | paste - - |
-        sed 's/:[0-9?]*\( (disc.*\)\{0,1\}$//; s#\t.*/#\t#' | sort -u > "$dir/functions"
-    local functions files
-    functions=$(cut -f 1 "$dir/functions" | sort -u | wc -l) files=$(cut -f 2 "$dir/functions" | sort -u | wc -l)
-    echo "    PLAIN=$1: $functions functions in $files files"
-    [ "$functions" -gt 30 ] && [ "$functions" -le "$2" ] && [ "$files" -le "$3" ] ||
-        note "PLAIN=$1: $functions functions in $files files, at most $2 in $3 are wanted"
-}
-if command -v gcc > /dev/null && command -v addr2line > /dev/null; then
-    library "$dir/traced.a" $tracing
-    traced 1 65 10
-    traced 0 75 11
-    end an_update_is_followed_in_few_files
-else
-    skip an_update_is_followed_in_few_files "needs gcc and addr2line"
-fi
 
 # ---- layers, blocks and AdamW name no rank ----
 
