@@ -939,24 +939,6 @@ TEST(a_directory_that_is_replaced) {
     folder_remove(&d);
 }
 
-// What is written anew is not touched before it is complete.
-TEST(a_file_written_anew) {
-    Path d = temp_make(), temporary, file = in(d.text, "file");
-    Error err = { "" };
-    put_text(d.text, "file", "old");
-    for (int put = 0; put <= 1; put++) {
-        int fd = file_begin(&temporary, file.text, &err);
-        CHECK(fd >= 0 && file_put(fd, "new", 3, file.text, &err));
-        CHECK(file_end(fd, &temporary, file.text, put, &err) == put);
-        Content content = slurp(d.text, "file");
-        CHECK(strcmp(content.bytes, put ? "new" : "old") == 0);
-        CHECK(access(temporary.text, F_OK) != 0);
-        free(content.bytes);
-    }
-    CHECK(!file_write(file.text, "x", 1, &err) && clear_line(&err, "File exists"));
-    folder_remove(&d);
-}
-
 // ---------------------------------------------------------------------------------------------
 // Crashes and full disks
 

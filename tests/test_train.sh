@@ -185,18 +185,14 @@ end train_longer_than_planned
 # ---- on a terminal ----
 
 if script --version 2> /dev/null | grep -q util-linux; then
-    # on_terminal COLUMNS COMMAND...: stdout in $dir/tty; its lines, and the renewed ones, in shown.
     # script runs its command in $SHELL, which must understand what bash's printf %q quotes.
-    on_terminal() {
-        TERM=xterm SHELL=$BASH script -qec "stty cols $1 rows 24; $(printf '%q ' "${@:2}")" /dev/null \
-            > "$dir/tty" 2> /dev/null < /dev/null
-        tr '\r' '\n' < "$dir/tty" | sed "s/$(printf '\033')\[[0-9?]*[a-zA-Z]//g" > "$dir/shown"
-        widest=$(awk '/^step/ && length($0) > n { n = length($0) } END { print n+0 }' "$dir/shown")
-        [ "$widest" -lt "$1" ] || note "a line of $widest on a terminal of $1 wraps"
-    }
     with_defaults --steps 400 --lr 1e-2 --eval-every 200
     for columns in 80 40; do
-        on_terminal $columns "$train" "${arguments[@]}"
+        TERM=xterm SHELL=$BASH script -qec "stty cols $columns rows 24
+            $(printf '%q ' "$train" "${arguments[@]}")" /dev/null > "$dir/tty" 2> /dev/null < /dev/null
+        tr '\r' '\n' < "$dir/tty" | sed "s/$(printf '\033')\[[0-9?]*[a-zA-Z]//g" > "$dir/shown"
+        widest=$(awk '/^step/ && length($0) > n { n = length($0) } END { print n+0 }' "$dir/shown")
+        [ "$widest" -lt $columns ] || note "a line of $widest on a terminal of $columns wraps"
         grep -q $'\rstep' "$dir/tty" || note "not renewed in place"
         [ "$(grep -c '^step' "$dir/shown")" -ge 2 ] || note "no progress on a terminal"
         [ "$(lines "$dir/tty")" -le 8 ] || note "$(lines "$dir/tty") lines: not renewed in place"
@@ -206,13 +202,6 @@ if script --version 2> /dev/null | grep -q util-linux; then
         fi
     done
     end train_on_a_terminal
-
-    good --steps 1 --out "$dir/random"              # test_utf8 has what a terminal is spared
-    on_terminal 80 "$train" --init "$dir/random" --generate $'a\033[31mb' --max-new 500
-    has "$dir/tty" 'a\x1b[31mb'
-    tr -d '\t\n -~\200-\377' < "$dir/tty" > "$dir/left"      # a terminal adds \r to each \n
-    same "control characters" "$(wc -c < "$dir/left" | tr -d ' ')" "$(lines "$dir/tty")"
-    end train_text_on_a_terminal
 else
     skip train_on_a_terminal "needs script, of util-linux"
 fi
