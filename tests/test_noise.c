@@ -1,57 +1,8 @@
-// The noise scale and the norm test, on gradients of known mean and covariance. Every draw comes from
-// a fixed seed, so a test either always passes or never does.
+// The noise scale, its averages, and the batch that the norm test asks for. When the batch grows to
+// it: test_batch.c; in a run: test_batch.sh.
 #include "../dev/train/noise.c"
 #include "../dev/train/train.h"
-#include "../dev/base/rng.h"
 #include "test.h"
-
-// ---- a gradient that is known ----
-
-enum { DIM = 24 };
-
-// One example's gradient is N(mean, diag(sd^2)).
-typedef struct { double mean[DIM], sd[DIM]; double g2, trace; } Known;
-
-// Uneven on purpose: standard deviations over a factor of a hundred, as in a network.
-static Known known_gradient(double g2, double trace) {
-    Known k = { .g2 = g2, .trace = trace };
-    double means = 0.0, variances = 0.0;
-    for (int i = 0; i < DIM; i++) {
-        k.mean[i] = sin(1.0 + i);
-        k.sd[i] = pow(100.0, -(double)i / (DIM - 1));
-        means += k.mean[i] * k.mean[i];
-        variances += k.sd[i] * k.sd[i];
-    }
-    for (int i = 0; i < DIM; i++) {
-        k.mean[i] *= sqrt(g2 / means);
-        k.sd[i] *= sqrt(trace / variances);
-    }
-    return k;
-}
-
-// The mean of m examples' gradients, drawn at once, since a mean of normals is normal.
-static void draw_mean(double *g, const Known *k, double m, Rng *rng) {
-    for (int i = 0; i < DIM; i++) g[i] = k->mean[i] + k->sd[i] / sqrt(m) * rng_normal(rng);
-}
-
-static double squares(const double *g) {
-    double sum = 0.0;
-    for (int i = 0; i < DIM; i++) sum += g[i] * g[i];
-    return sum;
-}
-
-// What an update of n small gradients of m examples each tells.
-static GradientNorms draw_update(const Known *k, double m, int n, Rng *rng) {
-    double small[DIM], big[DIM] = { 0 };
-    GradientNorms norms = { 0.0, 0.0, m, m*n };
-    for (int j = 0; j < n; j++) {
-        draw_mean(small, k, m, rng);
-        norms.small += squares(small) / n;
-        for (int i = 0; i < DIM; i++) big[i] += small[i] / n;
-    }
-    norms.big = squares(big);
-    return norms;
-}
 
 // ---- the estimators ----
 
@@ -118,36 +69,6 @@ TEST(clamped_after_the_average_alone) {
 }
 
 // ---- the norm test ----
-
-// The trainer's norm test, after 3000 updates of J workers.
-static double settled_batch(double scale, int J, double eta, Rng *rng) {
-    Known k = known_gradient(1.0, scale);
-    BatchSchedule s = { .rule = BATCH_ADAPTIVE, .unit = J, .eta = eta, .min = 8, .max = 1 << 29 };
-    NormTest t = { 8, 0 };
-    NoiseScale average = { 0 };
-    for (int u = 0; u < 3000; u++) {
-        GradientNorms n = draw_update(&k, (double)t.batch / J, J, rng);
-        noise_add(&average, noise_estimate(&n));
-        batch_test(&t, &s, norm_test_batch(&average, eta), false);
-    }
-    return (double)t.batch;
-}
-
-// The batch settles near the planted noise scale over eta^2: above it by the largest of 60 windows'
-// scatter, 1.33 times at most here, where few of 24 directions hold the noise. A test of single
-// updates would drift to a multiple of that.
-TEST(norm_test_settles_at_the_noise_scale) {
-    static const struct { double scale; int J; double eta; } cases[] = {
-        { 1e3, 2, 0.25 }, { 1e3, 8, 0.7 },
-    };
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        double scale = cases[i].scale, eta = cases[i].eta;
-        Rng rng = rng_make(9, i);
-        double settled = settled_batch(scale, cases[i].J, eta, &rng) / (scale / (eta*eta));
-        CHECK_MSG(settled > 0.9 && settled < 1.4, "noise %g, J=%d, eta %g: %.2f of the truth",
-                  scale, cases[i].J, eta, settled);
-    }
-}
 
 // A smaller eta asks for more.
 TEST(norm_test_scales_with_eta) {
