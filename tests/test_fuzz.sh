@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The fuzzers build, and find nothing among the seeds and a few thousand inputs. `make test PART=fuzz`
-# goes on for as long as one likes; see tests/fuzz/run.sh.
+# The fuzzers build, and find nothing among the seeds and a few thousand inputs. `make test
+# PART=fuzz` goes on for as long as one likes; see tests/fuzz/run.sh.
 . "$(dirname "$0")/tools.sh"
 export PREPARE=${PREPARE:-$PWD/prepare} TRAIN=${TRAIN:-$PWD/train_gpt2}
 

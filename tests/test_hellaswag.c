@@ -1,5 +1,5 @@
-// dev/train/hellaswag.c: reading the file, the rows it makes for the model, and the answers to losses
-// made up. That the tokens and losses of a real model are right test_hellaswag.py asks PyTorch:
+// dev/train/hellaswag.c: reading the file, the rows it makes for the model, and the answers to
+// losses made up. That a real model's tokens and losses are right test_hellaswag.py asks PyTorch:
 //
 //     test_hellaswag --losses FLAGS...      the trainer's flags, --hellaswag among them
 //

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tests/run.sh, on programs made up here: nothing that fails, dies or is silent is counted as passed.
+# tests/run.sh, on programs made up here: what fails, dies or is silent is not counted as passed.
 . "$(dirname "$0")/tools.sh"
 run=$PWD/tests/run.sh
 unset NO_SKIP MAY_SKIP JOBS

@@ -203,8 +203,8 @@ def shard_tokens(path):
 
 
 def test_training_equals_tokenizers():
-    """The merges that Hugging Face's trainer learns, and a file that both libraries read alike. In a
-    short text many pairs are as frequent as another, so that their age decides."""
+    """The merges that Hugging Face's trainer learns, and a file that both libraries read alike. In
+    a short text many pairs are as frequent as another, so that their age decides."""
     tokenizers, alphabet, make = huggingface()
     shakespeare, short = data_file("tinyshakespeare.txt"), os.path.join(FOLDER, "short")
     with open(short, "w", encoding="utf-8") as file:

@@ -188,8 +188,9 @@ if script --version 2> /dev/null | grep -q util-linux; then
     # script runs its command in $SHELL, which must understand what bash's printf %q quotes.
     with_defaults --steps 400 --lr 1e-2 --eval-every 200
     for columns in 80 40; do
-        TERM=xterm SHELL=$BASH script -qec "stty cols $columns rows 24
-            $(printf '%q ' "$train" "${arguments[@]}")" /dev/null > "$dir/tty" 2> /dev/null < /dev/null
+        command="stty cols $columns rows 24; $(printf '%q ' "$train" "${arguments[@]}")"
+        TERM=xterm SHELL=$BASH script -qec "$command" /dev/null > "$dir/tty" 2> /dev/null \
+            < /dev/null
         tr '\r' '\n' < "$dir/tty" | sed "s/$(printf '\033')\[[0-9?]*[a-zA-Z]//g" > "$dir/shown"
         widest=$(awk '/^step/ && length($0) > n { n = length($0) } END { print n+0 }' "$dir/shown")
         [ "$widest" -lt $columns ] || note "a line of $widest on a terminal of $columns wraps"
