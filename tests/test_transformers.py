@@ -46,17 +46,17 @@ def run(*command):
 def saved_again(model, name):
     """The checkpoint of a model of transformers' after an update that changes no weight: the first
     of a warm-up that never ends. Its data are a few tokens."""
-    out, data = os.path.join(FOLDER, name), os.path.join(FOLDER, name + "_train.bin")
+    out = os.path.join(FOLDER, name)
+    train, val = out + "_train.bin", out + "_val.bin"
     vocab, T = model.config.vocab_size, model.config.n_positions
     model.save_pretrained(out, safe_serialization=True)
-    for path in (data, data.replace("train", "val")):
+    for path in (train, val):
         with open(path, "wb") as file:
             file.write(struct.pack("<5i", 20240520, 1, 100, vocab, vocab - 1) + bytes(1004))
             file.write(struct.pack("<100H", *(i % vocab for i in range(100))))
-    run(TRAIN, "--train", data, "--val", data.replace("train", "val"), "--init", out, "--seq-len",
-        T, "--micro-batch", 1, "--batch-tokens", T, "--eval-tokens", T, "--steps", 1, "--out",
-        out + ".saved", "--lr", 1e-12, "--lr-schedule", "constant", "--warmup-tokens", "1e15",
-        "--weight-decay", 0)
+    run(TRAIN, "--train", train, "--val", val, "--init", out, "--seq-len", T, "--micro-batch", 1,
+        "--batch-tokens", T, "--eval-tokens", T, "--steps", 1, "--out", out + ".saved",
+        "--lr", 1e-12, "--lr-schedule", "constant", "--warmup-tokens", "1e15", "--weight-decay", 0)
     return os.path.join(out + ".saved", "latest")
 
 
