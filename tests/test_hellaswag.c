@@ -178,6 +178,8 @@ static int print_losses(int argc, char **argv) {
     run_open(&r);
     const HellaSwag *h = &r.hellaswag;
     size_t share = h->n / 3;
+    hellaswag_evaluate(&s, &r, 0, h->n);         // an earlier evaluation leaves nothing behind
+    s = (HellaSwagScore){ 0, 0, 0 };
     hellaswag_evaluate(&s, &r, 0, share);
     hellaswag_evaluate(&s, &r, share, h->n - share);
     printf("%s %zu %zu %zu\n", PRECISION, s.examples, s.correct, s.correct_norm);
