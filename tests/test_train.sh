@@ -302,8 +302,8 @@ end train_too_large_for_memory
 
 good --threads 2 --steps 1 --log "$dir/log" --overwrite
 if [ "$(values start threads_used "$dir/log")" = 2 ]; then
-    OMP_NUM_THREADS=2 good --threads 0 --steps 2 --log "$dir/log" --overwrite
-    same "threads of OMP_NUM_THREADS=2" "$(values start threads_used "$dir/log")" 2
+    OMP_NUM_THREADS=3 good --threads 0 --steps 2 --log "$dir/log" --overwrite
+    same "threads of OMP_NUM_THREADS=3" "$(values start threads_used "$dir/log")" 3
     good --threads 1000 --steps 2 --log "$dir/log" --overwrite
     [ "$(values start threads_used "$dir/log")" = 1000 ] ||
         has "$dir/stdout" "1000 threads were asked for, but only 4 a core"
