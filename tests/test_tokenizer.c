@@ -164,6 +164,18 @@ TEST(all_ways_to_encode_agree) {
     tokenizer_free(&t);
 }
 
+// It ends where no pair is left that occurs twice.
+TEST(training_on_little_text) {
+    static const char *const texts[] = { "", "a", "abab", "abc!abc!ab" };
+    static const int merges[] = { 0, 0, 1, 2 };
+    for (size_t i = 0; i < COUNT(texts); i++) {
+        Tokenizer t = trained(texts[i], strlen(texts[i]), 300);
+        CHECK_MSG(t.n_merges == merges[i], "'%s': %d merges", texts[i], t.n_merges);
+        CHECK(t.vocab_size == 257 + t.n_merges && t.eot == t.vocab_size - 1);
+        tokenizer_free(&t);
+    }
+}
+
 // ---- files ----
 
 // A tokenizer.json of the 256 bytes, with more tokens and merges as wanted; `form` has three %s.
