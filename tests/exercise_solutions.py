@@ -1,5 +1,5 @@
 """Solutions of the exercises for test_exercises.py: a right one that is not the original, where
-sums, orders or formulas may differ, and three wrong ones of each that a reader may well write."""
+orders or formulas may well differ, and three wrong ones of each that a reader may well write."""
 
 # The whole body.
 RIGHT = {
@@ -10,25 +10,6 @@ RIGHT = {
         for (int v = 0; v < V; v++) sum += exp(logits[n*Vp + v] - hi);
         loss[n] = (float)(hi - logits[n*Vp + target[n]] + log(sum));
         lse[n] = (float)(hi + log(sum));
-    }
-""",
-    "xent_backward": """
-    #pragma omp parallel for
-    for (size_t i = 0; i < N*Vp; i++) {
-        int v = (int)(i % Vp);
-        float p = v < V ? (float)exp((double)dlogits[i] - lse[i / Vp]) : 0.0f;
-        dlogits[i] = (p - (v == target[i / Vp])) * scale;
-    }
-""",
-    "layernorm_forward": """
-    for (size_t n = 0; n < N; n++) {
-        double sum = 0.0, squares = 0.0;
-        for (int c = 0; c < C; c++) sum += x[n*C + c];
-        for (int c = 0; c < C; c++) squares += pow(x[n*C + c] - sum / C, 2);
-        mean[n] = (float)(sum / C);
-        rstd[n] = (float)(1.0 / sqrt(squares / C + 1e-5));
-        for (int c = 0; c < C; c++)
-            out[n*C + c] = (x[n*C + c] - mean[n]) * (rstd[n] * gain[c]) + bias[c];
     }
 """,
     "layernorm_backward": """
@@ -112,14 +93,6 @@ RIGHT = {
         mi /= 1 - pow(o.beta1, o.m_steps), vi /= 1 - pow(o.beta2, o.v_steps);
         p[i] = (float)(p[i] * (1 - (double)o.lr*o.weight_decay) - o.lr * mi / (sqrt(vi) + o.eps));
     }
-""",
-    "global_norm": """
-    double sum = 0.0;
-    for (int i = 0; i < m->zero.n_chunks; i++) {
-        Chunk k = m->zero.chunks[i];
-        for (int j = 0; k.counts && j < k.count; j++) sum += pow(m->zero.grads[k.grad + j], 2);
-    }
-    return sum;
 """,
     "gradient_accumulation": """
     Totals all = { 0 };

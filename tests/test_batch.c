@@ -49,20 +49,6 @@ TEST(bad_texts) {
     }
 }
 
-// As many stages as there is room for are read, and one more is refused.
-TEST(many_stages) {
-    char text[2000] = "stages:";
-    for (int i = 0; i <= MAX_STAGES; i++) {
-        BatchSchedule s;
-        Error err;
-        char *end = text + strlen(text);
-        snprintf(end, 30, "%s%d=%d", i > 0 ? "," : "", 100 * i, 64 + i);
-        bool read = batch_schedule_parse(&s, text, &err);
-        CHECK_MSG(read == (i < MAX_STAGES), "%d stages: %d", i + 1, read);
-        if (read) CHECK(s.n_stages == i + 1 && s.stages[i].batch == 64u + i);
-    }
-}
-
 // ---- the batch ----
 
 // Every update has whole units (micro-batches of all ranks): the nearest number, at least one.

@@ -183,7 +183,6 @@ refused "use 32 tokens" --noise-scale --micro-batch 1 --steps 1
 refused "--micro-batch 1 splits it" --micro-batch 2 --batch-schedule adaptive:1,32,64 \
     --lr-schedule constant
 refused "add --tokens N" --micro-batch 1 --batch-schedule adaptive:1,64,128 --steps 5
-refused "expected constant, linear:N0,TOKENS" --batch-schedule quadratic
 refused "100 is not a multiple of 32" --micro-batch 2 --batch-schedule stages:0=100
 refused "linear grows the batch up to --batch-tokens" --batch-schedule linear:64,1000
 refused "needs a batch that changes" --batch-lr sqrt
@@ -208,7 +207,6 @@ warned "16 times less than the recipe's, 1,024, for which --lr 0.004 was chosen:
     --lr 4e-3 --batch-tokens 1024 --batch-tokens=64
 warned "" --lr 4e-3 --batch-tokens 1024 --batch-tokens 64 --lr 1e-3
 warned "" --lr 4e-3 --batch-tokens 1024 --batch-tokens 256
-warned "16 times less than the recipe's" --batch-tokens 1024 --lr 4e-3 --batch-tokens 64
 fit less.jsonl --micro-batch 1 --batch-tokens 1024 --steps 1 --out "$dir/less"
 "$train" --resume --out "$dir/less" --steps 2 --batch-tokens 64 > "$dir/stdout" 2> "$dir/stderr"
 grep -q "16 times less than the recipe's" "$dir/stderr" || note "no warning on resuming with less"

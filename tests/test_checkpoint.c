@@ -1,10 +1,5 @@
 // checkpoint.c: what is saved loads to the bit, what is damaged is refused in one line, and at no
 // moment of a save is OUT/latest anything but whole.
-//
-//     test_checkpoint                                    the tests
-// For test_transformers.py:
-//     test_checkpoint --write OUT FIXTURE [TOKENIZER]    saves a fixture's weights
-//     test_checkpoint --copy DIR OUT                     loads weights of others, and saves them
 #include <errno.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -944,24 +939,6 @@ TEST(a_directory_that_is_replaced) {
     folder_remove(&d);
 }
 
-// What is written anew is not touched before it is complete.
-TEST(a_file_written_anew) {
-    Path d = temp_make(), temporary, file = in(d.text, "file");
-    Error err = { "" };
-    put_text(d.text, "file", "old");
-    for (int put = 0; put <= 1; put++) {
-        int fd = file_begin(&temporary, file.text, &err);
-        CHECK(fd >= 0 && file_put(fd, "new", 3, file.text, &err));
-        CHECK(file_end(fd, &temporary, file.text, put, &err) == put);
-        Content content = slurp(d.text, "file");
-        CHECK(strcmp(content.bytes, put ? "new" : "old") == 0);
-        CHECK(access(temporary.text, F_OK) != 0);
-        free(content.bytes);
-    }
-    CHECK(!file_write(file.text, "x", 1, &err) && clear_line(&err, "File exists"));
-    folder_remove(&d);
-}
-
 // ---------------------------------------------------------------------------------------------
 // Crashes and full disks
 
@@ -1123,64 +1100,7 @@ TEST(kill_where_there_are_no_links) { SKIP("needs Linux on x86-64"); }
 TEST(refuse_every_system_call) { SKIP("needs Linux on x86-64"); }
 #endif
 
-// ---------------------------------------------------------------------------------------------
-// Tools for test_transformers.py
-
-// The source of a save: parameters in memory.
-static const float *kept_bucket(void *model, Kept what, int worker, int bucket) {
-    Model *m = model;
-    (void)what, (void)worker;
-    return m->numbers + gpt2_bucket(&m->k.config, bucket).begin;
-}
-
-static int tool_save(Model *m, const char *out) {
-    Error err;
-    m->k.source = kept_bucket;
-    m->k.from = m;
-    m->k.weights_only = true;
-    if (!checkpoint_begin(out, &err) || !save(out, m, 1, 0, &err)) die("%s", err.text);
-    free(m->numbers);
-    return 0;
-}
-
-// Saves the parameters of a fixture of dev/reference, so that their logits are known.
-static int tool_write(const char *out, const char *fixture, const char *tokenizer) {
-    FileMap file;
-    Error err;
-    int32_t header[16];
-    Model m = { .k = { .eot = -1 } };
-    if (!file_map(&file, fixture, &err)) die("%s", err.text);
-    if (file.n < sizeof header) die("%s: too short", fixture);
-    memcpy(header, file.bytes, sizeof header);
-    Config c = { header[2], header[3], header[4], header[5], header[6], 0 };
-    size_t n = gpt2_n_params(&c), before = 64 + 16 * (size_t)header[7] * (size_t)header[8];
-    if (n != (size_t)header[9] || file.n < before + n * sizeof(float))
-        die("%s: no fixture", fixture);
-    m.numbers = alloc_or_die(n * sizeof(float), "parameters");
-    memcpy(m.numbers, file.bytes + before, n * sizeof(float));
-    file_unmap(&file);
-    m.k.config = c;
-    if (tokenizer) m.k.eot = c.V - 1;
-    if (tokenizer && !file_map(&m.k.tokenizer, tokenizer, &err)) die("%s", err.text);
-    return tool_save(&m, out);
-}
-
-static int tool_copy(const char *where, const char *out) {
-    Path path;
-    Error err;
-    Model m = { .k = { .eot = -1 } };
-    Config *c = &m.k.config;
-    if (!checkpoint_find(&path, where, &err) || !checkpoint_config(c, path.text, &err))
-        die("%s", err.text);
-    m.numbers = alloc_or_die(gpt2_n_params(c) * sizeof(float), "parameters");
-    if (!load_params(m.numbers, c, path.text, &err)) die("%s", err.text);
-    return tool_save(&m, out);
-}
-
-int main(int argc, char **argv) {
+int main(void) {
     *program_name() = "test_checkpoint";
-    if (argc >= 4 && strcmp(argv[1], "--write") == 0)
-        return tool_write(argv[2], argv[3], argc > 4 ? argv[4] : NULL);
-    if (argc == 4 && strcmp(argv[1], "--copy") == 0) return tool_copy(argv[2], argv[3]);
     return run_tests();
 }

@@ -233,13 +233,6 @@ TEST(one_rank_talks_to_itself) {
     comm_add(&c, numbers, 2);
     comm_collect(&c, &all, &own, sizeof own);
     comm_broadcast_small(&c, &own, sizeof own);
-    comm_agree(&c, "another number", 5);
-    comm_agree_json(&c, "{\"lr\":1}");
-    comm_barrier(&c);
-    comm_add(NULL, numbers, 2);                        // no Comm at all: one rank alone
-    comm_wait(NULL, 0);
-    CommCounters none = comm_counters(NULL);
-    CHECK(none.waited == 0.0 && none.busy == 0.0 && none.bytes_sent == 0);
     CHECK(comm_bytes(1) == 0 && comm_bytes(2) == COMM_SCRATCH + COMM_SCRATCH / 2);
     CHECK(memcmp(x, before, sizeof x) == 0 && numbers[0] == 1.5 && numbers[1] == -2.5);
     CHECK(all == 77 && own == 77 && comm_counters(&c).bytes_sent == 0);
@@ -272,13 +265,6 @@ TEST(a_hash_sees_every_bit) {
         bytes[i / 8] ^= (unsigned char)(1 << i % 8);
     }
     for (size_t n = 0; n < sizeof bytes; n++) alike += hash_add(1, bytes, n) == hash;
-    for (size_t i = 0; i + 16 <= sizeof bytes; i += 8) {           // two words change places
-        unsigned char other[67];
-        memcpy(other, bytes, sizeof bytes);
-        memcpy(other + i, bytes + i + 8, 8);
-        memcpy(other + i + 8, bytes + i, 8);
-        alike += hash_add(1, other, sizeof other) == hash;
-    }
     CHECK_MSG(alike == 0, "%d changes are not seen", alike);
 }
 

@@ -4,12 +4,7 @@
 //
 // Most shards here count: the token at place p of all shards together is p, so that a window tells
 // by its tokens where it came from.
-#include <sys/mman.h>
-
-static int announced(void *address, size_t bytes, int advice);
-#define madvise(address, bytes, advice) announced(address, bytes, advice)
 #include "../dataloader.h"
-#undef madvise
 #include "files.h"
 #include "test.h"
 
@@ -307,8 +302,6 @@ TEST(paths_that_are_no_shards) {
     Path d = folder_make(NULL);
     check_refused(d.text, "*train*.bin", 4, "no such file");
     check_refused(d.text, "", 4, "not a file");                      // the directory itself
-    if (mkfifo(in(d.text, "pipe.bin").text, 0600) == 0)
-        check_refused(d.text, "pipe.bin", 4, "not a file");      // and does not wait for a writer
     folder_remove(&d);
 }
 
@@ -491,50 +484,6 @@ TEST(hashes_tell_data_apart) {
         CHECK_MSG(before != after, "part %zu", i);
         before = after;
     }
-    folder_remove(&d);
-}
-
-// What loader_announce tells the kernel. (Allocations pass here too, with other advice.)
-static struct { const unsigned char *begin[200], *end[200]; size_t n; bool whole_pages; } told;
-
-static int announced(void *address, size_t bytes, int advice) {
-    if (advice != MADV_WILLNEED || told.n == 200) return 0;
-    told.begin[told.n] = (const unsigned char *)address;
-    told.end[told.n++] = (const unsigned char *)address + bytes;
-    told.whole_pages = told.whole_pages && (uintptr_t)address % (size_t)sysconf(_SC_PAGESIZE) == 0;
-    return 0;
-}
-
-// The kernel hears of every byte of a sample, and of none outside the file.
-TEST(samples_are_announced_before_they_are_read) {
-    Path d = folder_make(NULL);
-    Loader l;
-    Error err;
-    enum { T = 1 << 19, N = 150 };
-    size_t tokens = SHARD_CHECK_BYTES / 2 + 777;            // 64 windows, which end near the file's
-    Path pattern = in(d.text, "*.bin");
-    bool sparse = shard_write_sparse(d.text, "a.bin", tokens)
-               && shard_write_sparse(d.text, "b.bin", tokens);
-    if (!sparse || !loader_open(&l, pattern.text, NULL, T, 3, &err)) {
-        folder_remove(&d);
-        SKIP("needs a disk with room for 64 MiB");
-    }
-    CHECK(l.cold && l.n_windows == 128);
-    memset(&told, 0, sizeof told);
-    told.whole_pages = true;
-    uint64_t first = l.n_windows - 20;                      // and the whole next epoch
-    loader_announce(&l, first, N);
-    CHECK(told.n == N && told.whole_pages);
-    for (size_t i = 0; i < told.n; i++) {
-        size_t n = l.n_windows, window = permute((first + i) % n, n, 3, (first + i) / n);
-        int k = loader_find_shard(&l, window);
-        const Shard *s = &l.shards[k];
-        const uint16_t *from = s->tokens + (window - l.first_window[k]) * T;
-        CHECK(told.begin[i] <= (const unsigned char *)from);
-        CHECK(told.end[i] >= (const unsigned char *)(from + T + 1));
-        CHECK(told.begin[i] >= s->map && told.end[i] <= s->map + s->map_bytes);
-    }
-    loader_close(&l);
     folder_remove(&d);
 }
 

@@ -44,8 +44,6 @@ end export_reads_back
 one_line "--export: a fresh model" "$train" --export "$dir/no.gguf"
 one_line "leave --export out" "$train" --plan --export "$dir/no.gguf"
 one_line "cannot create it" "$train" --init "$dir/run" --export "$dir/nowhere/no.gguf"
-mkdir "$dir/folder.gguf"
-one_line "not a file" "$train" --init "$dir/run" --export "$dir/folder.gguf"
 cp -rL "$dir/run/latest" "$dir/bare" && rm "$dir/bare/tokenizer.json"
 one_line "has no tokenizer.json, and llama.cpp needs one" "$train" --init "$dir/bare" \
     --export "$dir/no.gguf"
@@ -65,7 +63,6 @@ part=$(($(wc -c < "$dir/run.gguf") - 100))
 head -c $part "$dir/run.gguf" > "$dir/torn.gguf"
 one_line "truncated: $part bytes, but its tensors end at" "$train" --init "$dir/torn.gguf" \
     --generate x
-one_line "torn.gguf: " "$train" --init "$dir/torn.gguf" --data "$dir/tales"
 sed 's/gpt-2/gpt-5/' "$dir/run.gguf" > "$dir/other.gguf"
 one_line '"tokenizer.ggml.pre" must be "gpt-2"; nothing else is supported; name another one with' \
     "$train" --init "$dir/other.gguf" --generate x
@@ -83,12 +80,6 @@ same "lines on a full disk" "$(lines "$dir/stderr")" 1
 has "$dir/stderr" ": cannot write it: File too large"
 cmp -s "$dir/run.gguf" "$dir/kept.gguf" || note "the older file has changed"
 [ -z "$(find "$dir" -name '*.tmp*')" ] || note "half a file stays"
-mkdir "$dir/disk"
-if mount -t tmpfs -o size=32k none "$dir/disk" 2> /dev/null; then
-    one_line "No space left" "$train" --init "$dir/run" --export "$dir/disk/run.gguf"
-    [ -z "$(ls "$dir/disk")" ] || note "half a file stays: $(ls "$dir/disk")"
-    umount "$dir/disk"
-fi
 end export_to_a_full_disk
 
 if [ -x "$emulated" ]; then

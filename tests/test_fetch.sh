@@ -3,7 +3,6 @@
 #
 #     SERVED    the file that the server holds, or a folder of them; absent: no network
 #     BREAK_AT  the connection breaks after this many bytes of the file
-#     NO_RANGE  the server cannot continue a download
 . "$(dirname "$0")/tools.sh"
 ROOT=$PWD
 TMP=${dir:?}
@@ -33,7 +32,6 @@ if [ $have -ge $(($(wc -c <"$SERVED"))) ]; then
     echo "curl: (22) The requested URL returned error: 416" >&2
     exit 22
 fi
-if [ $have -gt 0 ] && [ -n "$NO_RANGE" ]; then echo "curl: (33) no ranges" >&2; exit 33; fi
 if [ -n "$BREAK_AT" ]; then
     head -c "$BREAK_AT" "$SERVED" | tail -c +$((have + 1)) >>"$out"
     echo "curl: (18) transfer closed" >&2
@@ -101,15 +99,9 @@ end fetch_what_is_not_the_file
 
 fresh
 run BREAK_AT=1000; want 1 "by hand"; want_no_file; want_part 1000
-run BREAK_AT=3000; want 1 "run this again"; want_no_file; want_part 3000
-run; want 0 "continuing after 3000 bytes"; want_file; want_part none
-grep -q "from 3000" "$TMP/calls" || note "fetched the whole file again"
+run; want 0 "continuing after 1000 bytes"; want_file; want_part none
+grep -q "from 1000" "$TMP/calls" || note "fetched the whole file again"
 end fetch_interrupted_then_continued
-
-fresh
-run BREAK_AT=1000
-run NO_RANGE=1; want 0 "checksum right"; want_file; want_part none
-end fetch_starts_again_where_it_cannot_continue
 
 # Nothing on the PATH but what fetch.sh may use, and a wget that speaks as the fake curl does.
 fresh
@@ -123,9 +115,6 @@ sed -e 's/--output)/--output-document=*)/' -e 's/shift; out=$1/out=${1#*=}/' \
 chmod +x "$TMP/tools/wget"
 run PATH="$TMP/tools" BREAK_AT=3000; want 1 "by hand"; want_part 3000
 run PATH="$TMP/tools"; want 0 "continuing after 3000"; want_file; want_part none
-grep -q "from 3000" "$TMP/calls" || note "fetched the whole file again"
-rm "$TMP/tools/wget" "$TMP/data/file.txt"
-run PATH="$TMP/tools"; want 1 "neither curl nor wget is installed"; want_no_file; want_part none
 end fetch_with_wget
 
 mkdir -p "$TMP/tree/dev"; cp -r dev/data "$TMP/tree/dev/"
@@ -221,7 +210,6 @@ fresh
 sed -n 's/^[0-9a-f]\{64\}  \(edu_fineweb_train_0000[0-9][0-9].bin\)\{0,1\}//p' \
     dev/data/fineweb.sha256 | sed '/^$/d' | cmp -s - "$TMP/names" ||
     note "it does not name the 104 shards in order"
-[ -z "$(cut -c 1-64 dev/data/fineweb.sha256 | sort | uniq -d)" ] || note "a checksum twice"
 end fetch_fineweb_list
 
 exit $failed

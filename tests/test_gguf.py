@@ -154,16 +154,15 @@ def saved(init):
     return found
 
 
-def test_gguf_of_the_package():
-    """A file of gguf's own writer, as llama.cpp's converter of GPT-2 makes it; and a repeated
-    head."""
-    checkpoint, path = checkpoint_of("bpe"), file_of("package.gguf")
+def written(name, tensors, alignment=None, raw_dtype=None):
+    """A file of gguf's own writer, with the tensors in this order; with a type, of that type."""
+    path = file_of(name + ".gguf")
     field = {key: gguf.GGUFReader(export("bpe")).get_field(key).contents() for key in [
         "tokenizer.ggml.tokens", "tokenizer.ggml.token_type", "tokenizer.ggml.merges"]}
-    tensors = dict(ggufs_of(tensors_of(checkpoint), "fp32"))
     writer = gguf.GGUFWriter(path, "gpt2")
-    writer.add_custom_alignment(64)
-    writer.add_name("a model")
+    if alignment:
+        writer.add_custom_alignment(alignment)
+    writer.add_array("general.odd", [1, 2, 3])               # a pair that nobody asks for
     writer.add_block_count(2)
     writer.add_context_length(256)
     writer.add_embedding_length(64)
@@ -175,16 +174,43 @@ def test_gguf_of_the_package():
     writer.add_token_list(field["tokenizer.ggml.tokens"])
     writer.add_token_types(field["tokenizer.ggml.token_type"])
     writer.add_token_merges(field["tokenizer.ggml.merges"])
-    writer.add_tensor("output.weight", numpy.ascontiguousarray(tensors["token_embd.weight"]))
-    for name, tensor in reversed(tensors.items()):
-        writer.add_tensor(name, numpy.ascontiguousarray(tensor))
+    for key, tensor in tensors:
+        writer.add_tensor(key, numpy.ascontiguousarray(tensor), raw_dtype=raw_dtype)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    ours, theirs = saved(checkpoint), saved(path)
+    return path
+
+
+def test_gguf_of_the_package():
+    """As llama.cpp's converter of GPT-2 makes it; and with a repeated head."""
+    checkpoint = checkpoint_of("bpe")
+    tensors = list(ggufs_of(tensors_of(checkpoint), "fp32"))
+    head = [("output.weight", dict(tensors)["token_embd.weight"])]
+    ours, theirs = saved(checkpoint), saved(written("package", head + tensors[::-1], 64))
     for name, content in ours.items():
         assert theirs[name] == content, f"{name} differs after an update"
+    other = written("other", tensors + [("output.weight", head[0][1] + 1)])
+    done = subprocess.run([TRAIN, "--init", other, "--generate", "x"], capture_output=True,
+                          text=True, check=False)
+    assert done.returncode == 1 and "output.weight differs" in done.stderr, done.stderr
+
+
+def test_gguf_in_halves():
+    """Numbers that F16 and BF16 hold are those of a file in fp32."""
+    tensors = list(ggufs_of(tensors_of(checkpoint_of("bpe")), "fp32"))
+    halves = [(name, tensor.astype(numpy.float16)) for name, tensor in tensors]
+    bits = [(name, (numpy.ascontiguousarray(tensor).view("<u4") >> 16).astype("<u2"))
+            for name, tensor in tensors]
+    for kind, half, whole, dtype in [
+            ("f16", halves, [(name, h.astype("<f4")) for name, h in halves], None),
+            ("bf16", [(name, b.view("u1")) for name, b in bits],
+             [(name, (b.astype("<u4") << 16).view("<f4")) for name, b in bits],
+             gguf.GGMLQuantizationType.BF16)]:
+        found, wanted = (saved(written(kind + end, of, raw_dtype=how)) for end, of, how in
+                         [("", half, dtype), ("_whole", whole, None)])
+        assert found == wanted, kind
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-// dev/train/hellaswag.c: reading the file, the rows it makes for the model, and the answers, with
-// losses made up. That the losses of a real model are right test_hellaswag.py asks PyTorch:
+// dev/train/hellaswag.c: reading the file, the rows it makes for the model, and the answers to
+// losses made up. That a real model's tokens and losses are right test_hellaswag.py asks PyTorch:
 //
 //     test_hellaswag --losses FLAGS...      the trainer's flags, --hellaswag among them
 //
@@ -17,21 +17,6 @@
 static Tokenizer byte_tokenizer(void) {
     Tokenizer t;
     tokenizer_bytes(&t);
-    return t;
-}
-
-// Bytes, and three tokens more: " h" 256, "he" 257, " he" 258; end of text follows.
-static Tokenizer bpe_tokenizer(void) {
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    static const char more[] = "IGg= 256\naGU= 257\nIGhl 258\n";
-    char text[256*10 + sizeof more];
-    size_t n = 0;
-    Tokenizer t;
-    Error err;
-    for (int b = 0; b < 256; b++)
-        n += (size_t)sprintf(text + n, "%c%c== %d\n", digits[b >> 2], digits[b << 4 & 63], b);
-    n += (size_t)sprintf(text + n, "%s", more);
-    if (!tokenizer_parse(&t, text, n, "none", &err)) die("%s", err.text);
     return t;
 }
 
@@ -73,23 +58,6 @@ TEST(hellaswag_reads_lines) {
     CHECK(bytes_are(&h, 2, 0, "c") && bytes_are(&h, 2, 4, " 4"));
     CHECK(h.n_tokens == h.examples[2].at[5]);
     hellaswag_close(&h);
-}
-
-// The space belongs to the ending's first token; the context's end is not merged with it.
-TEST(hellaswag_encodes_context_and_ending_apart) {
-    Tokenizer t = bpe_tokenizer();
-    HellaSwag h;
-    Error err;
-    CHECK(parse(&h, LINE("a ", "he", "x", "he he", "eh", "0"), &t, &err));
-    const int expected[] = { 'a', ' ', 258, ' ', 'x', 258, 258, ' ', 'e', 'h' };
-    const size_t at[] = { 0, 2, 3, 5, 7, 10 };
-    CHECK(h.n_tokens == 10 && memcmp(h.tokens, expected, sizeof expected) == 0);
-    CHECK(memcmp(h.examples[0].at, at, sizeof at) == 0);
-    hellaswag_close(&h);
-    CHECK(parse(&h, LINE("a h", "e", "x", "y", "z", "0"), &t, &err));
-    CHECK(h.tokens[1] == 256 && h.tokens[2] == ' ' && h.tokens[3] == 'e');
-    hellaswag_close(&h);
-    tokenizer_free(&t);
 }
 
 #define GOOD LINE("c", "1", "2", "3", "4", "0")
@@ -179,33 +147,6 @@ TEST(hellaswag_rows_that_are_too_long_lose_their_beginning) {
 
 // ---- answers ----
 
-// Losses (B,T) that tell row and place: 100*row + place, and a million where none belongs.
-static void keep_made_up(const HellaSwag *h, size_t row, size_t B, int T) {
-    float loss[4*64];
-    for (size_t b = 0; b < B; b++)
-        for (int t = 0; t < T; t++)
-            loss[b*T + t] = (size_t)t < hellaswag_row_tokens(h, row + b)
-                          ? (float)(100*(row + b)) + (float)t : 1e6f;
-    hellaswag_keep(h, loss, row, B, T);
-}
-
-TEST(hellaswag_keeps_the_losses_of_endings_alone) {
-    HellaSwag h = small();
-    keep_made_up(&h, 0, 4, 32);
-    CHECK(h.losses[0].tokens == 2 && h.losses[0].sum == 2 + 3);
-    CHECK(h.losses[1].tokens == 4 && h.losses[1].sum == 4*100 + 2 + 3 + 4 + 5);
-    CHECK(h.losses[2].tokens == 2 && h.losses[2].sum == 2*200 + 2 + 3);
-    CHECK(h.losses[3].tokens == 6 && h.losses[3].sum == 6*300 + 2 + 3 + 4 + 5 + 6 + 7);
-    memset(h.losses, 0, 4 * sizeof *h.losses);
-    keep_made_up(&h, 2, 2, 32);                                    // rows land where they belong
-    CHECK(h.losses[0].tokens == 0 && h.losses[2].sum == 2*200 + 2 + 3);
-    keep_made_up(&h, 3, 1, 7);                                     // the row is cut by one
-    CHECK(h.losses[3].tokens == 6 && h.losses[3].sum == 6*300 + 1 + 2 + 3 + 4 + 5 + 6);
-    keep_made_up(&h, 3, 1, 4);                                     // the ending itself is cut
-    CHECK(h.losses[3].tokens == 4 && h.losses[3].sum == 4*300 + 0 + 1 + 2 + 3);
-    hellaswag_close(&h);
-}
-
 static HellaSwagAnswer answer_to(double a, double b, double c, double d) {
     EndingLoss losses[ENDINGS] = { { a, 1 }, { b, 2 }, { c, 4 }, { d, 8 } };
     HellaSwag h = { 1, 0, NULL, NULL, losses };
@@ -237,6 +178,8 @@ static int print_losses(int argc, char **argv) {
     run_open(&r);
     const HellaSwag *h = &r.hellaswag;
     size_t share = h->n / 3;
+    hellaswag_evaluate(&s, &r, 0, h->n);         // an earlier evaluation leaves nothing behind
+    s = (HellaSwagScore){ 0, 0, 0 };
     hellaswag_evaluate(&s, &r, 0, share);
     hellaswag_evaluate(&s, &r, share, h->n - share);
     printf("%s %zu %zu %zu\n", PRECISION, s.examples, s.correct, s.correct_norm);

@@ -112,37 +112,21 @@ def test_fit_refuses():
 
 
 def test_fit_formulas():
-    """Values by hand, printed quantiles of Student's t, published seconds of a ring; nothing from
-    one value, and no median's interval from four."""
+    """What no committed table shows: a rate that most seeds miss; a line through zero, or through
+    noise; what the slowest of two take; nothing from one value, and no median's interval from
+    four."""
     tried = {1e-3: [90, 80, 85], 2e-3: [60, None, 70], 4e-3: [50, None, None]}
     point = fit.best_rate(64, tried)
     assert (point.lr, point.median, point.edge) == (2e-3, 70, False), point
     assert fit.best_rate(64, {1e-3: [None, None, 5], 2e-3: [None] * 3}) is None
-    assert fit.predicted_updates(2000, 80, 2000) == 160      # the knee: twice S_min
-    for bandwidth_, seconds in [(12.5e9, 35e-3), (1.25e9, 349e-3)]:
-        near(fit.ring_seconds(2 * 124.4e6, 8, bandwidth_), seconds, 0.01)    # 124M in bf16 over 8
-    assert fit.ring_seconds(1e8, 1, 1.0, 1.0) == 0.0
-    near(fit.ring_seconds(0, 8, 1.0, 1e-3), 14e-3)
-    near(fit.jackknife([1, 2, 3, 6], lambda rest: sum(rest) / len(rest)),
-         fit.deviation([1, 2, 3, 6]) / 2, 1e-9)              # of a mean: the standard error
-    assert fit.jackknife([1, 2], lambda rest: None) == math.inf
-    for p, degrees, value in [(0.95, 1, 6.313752), (0.975, 4, 2.776445), (0.975, 60, 2.000298)]:
-        near(fit.student_t(p, degrees), value)
-    assert fit.median_interval([5, 3, 1, 2, 4]) == (3, 1, 5)
-    assert all(map(math.isnan, fit.median_interval([1.0, 2.0, 3.0, 4.0])[1:]))
-    for few in ([1.0], [1.0, math.inf], [math.nan, 1.0]):
-        assert all(map(math.isnan, fit.mean_interval(few)[1:])), few
-    near(fit.slowest([2.0, 1.0], 2), 1.75)
-
-
-def test_fit_device():
-    found = fit.fit_device([32, 64, 512, 4096], [1e-3 + 1e-5 * n for n in [32, 64, 512, 4096]])
-    near(found.fixed, 1e-3)
-    near(found.per_token, 1e-5)
     through_zero = fit.fit_device([32, 64], [1e-5 * n - 1e-4 for n in [32, 64]])
     assert through_zero.fixed == 0.0 and 5e-6 < through_zero.per_token < 1e-5, through_zero
     busy = fit.fit_device([32, 64, 512], [3e-3, 2e-3, 1e-3])         # less for more: noise
     assert 1e-3 < busy.fixed < 2e-3 and 1e-6 < 512 * busy.per_token < 2e-6, busy
+    near(fit.slowest([2.0, 1.0], 2), 1.75)
+    assert all(map(math.isnan, fit.median_interval([1.0, 2.0, 3.0, 4.0])[1:]))
+    for few in ([1.0], [1.0, math.inf], [math.nan, 1.0]):
+        assert all(map(math.isnan, fit.mean_interval(few)[1:])), few
 
 
 def test_fit_crossings():

@@ -145,10 +145,6 @@ test_launch_stops() {
     kill -TERM $launcher; sleep 2; kill -TERM $launcher
     stopped 2 143
     lacks "$SAY/0" saved
-    fresh
-    run "$launch" -n 2 "$rank" 0,1 "[ \$RANK = 0 ] || { sleep 2.3; echo saved; }; exit $STOPPED"
-    same "status when the ranks stop by themselves" $status $STOPPED
-    has "$dir/stdout" saved
     setpriv --pdeathsig TERM true 2> /dev/null || return
     in_background 3 -n 3 "$rank"
     kill -9 $launcher

@@ -484,50 +484,6 @@ TEST(greedy_takes_the_likeliest) {
     }
 }
 
-// What generate() prints for a seed, from a model of bytes with 16 positions.
-static char *generated(Model *m, uint64_t seed, int max_new, size_t *length) {
-    static Candidate candidates[257];
-    static Run r;
-    int text[17];
-    char *out = NULL;
-    memset(&r, 0, sizeof r);
-    r.model = m;
-    r.zero = model_zero(m);
-    r.spec = m->spec;
-    r.text = text;
-    r.sampler = (Sampler){ 1.0f, 1.0f, 0, candidates, NULL };
-    tokenizer_bytes(&r.tokenizer);
-    text[0] = r.tokenizer.eot;
-    Rng rng = rng_make(seed, 0);
-    FILE *f = open_memstream(&out, length);
-    generate(&r, &rng, 1, max_new, f);
-    fclose(f);
-    tokenizer_free(&r.tokenizer);
-    return out;
-}
-
-TEST(a_seed_names_one_text) {
-    static const Config c = { 1, 2, 8, 257, 16, 0 };
-    Model m;
-    make_model(&m, &c, 1, 16, INFER);
-    draw_model(&m, 2);
-    size_t n[3];
-    char *first = generated(&m, 1, 200, &n[0]), *again = generated(&m, 1, 200, &n[1]);
-    char *other = generated(&m, 2, 200, &n[2]);
-    CHECK(n[0] == n[1] && memcmp(first, again, n[0]) == 0);
-    CHECK(n[0] != n[2] || memcmp(first, other, n[0]) != 0);
-    CHECK(n[0] > 100);                               // far past the model's 16 positions
-    for (size_t i = 0; i < n[0]; )                   // whole characters only
-        if (utf8_length((unsigned char *)first + i, n[0] - i) == 0) {
-            CHECK_MSG(false, "byte %zu is no character", i);
-            break;
-        } else i += utf8_length((unsigned char *)first + i, n[0] - i);
-    free(first);
-    free(again);
-    free(other);
-    model_free(&m);
-}
-
 // ---- a run ----
 
 // A shard of n tokens that repeat with a period.

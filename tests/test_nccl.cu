@@ -56,13 +56,6 @@ template <class T> static void download(T *x, T *p, size_t n) {
     OK(cudaFree(p));
 }
 
-struct Stream {
-    cudaStream_t s;
-    Stream() { OK(cudaStreamCreateWithPriority(&s, cudaStreamNonBlocking, 0)); }
-    ~Stream() { OK(cudaStreamDestroy(s)); }
-    operator cudaStream_t() const { return s; }
-};
-
 // ---- messages ----
 
 enum { N = 37, RANKS = 8 };
@@ -134,72 +127,6 @@ TEST(calls_that_the_emulator_refuses) {
     }
     download(x, gpu, 64);
     refused(ncclSend(gpu, 16, ncclUint8, 0, c, s), "is not memory of the device");   // freed
-}
-
-// ---- a second stream for communication ----
-
-__global__ void fill_kernel(float *x, float value) { x[threadIdx.x] = value; }
-
-// Every rank's numbers to the next rank.
-static void pass_on(float *received, const float *sent, size_t n, cudaStream_t stream) {
-    if (world.size == 1) return;
-    NCCL_OK(ncclGroupStart());
-    NCCL_OK(ncclSend(sent, n * sizeof *sent, ncclUint8, next_rank(1), world.comm, stream));
-    NCCL_OK(ncclRecv(received, n * sizeof *sent, ncclUint8, next_rank(world.size - 1), world.comm,
-                     stream));
-    NCCL_OK(ncclGroupEnd());
-}
-
-// The ranks' numbers are written on one stream, passed on by another, and read on the first, by
-// events or without one of the two waits: 0, the message's; 1, the reader's. Returns whether what
-// arrived is right.
-static bool aside_right(const char *order, int missing) {
-    enum { COUNT = 64 };
-    float x[2*COUNT] = {0}, *gpu = upload(x, 2*COUNT), *arrived = gpu + COUNT, *pinned;
-    cudaEvent_t written, received;
-    setenv("EMULATOR_STREAMS", order, 1);
-    Stream aside;
-    OK(cudaMallocHost(&pinned, COUNT * sizeof *x));
-    OK(cudaEventCreateWithFlags(&written, cudaEventDisableTiming));
-    OK(cudaEventCreateWithFlags(&received, cudaEventDisableTiming));
-    bool right = true;
-    for (int step = 1; step <= 6; step++) {
-        fill_kernel<<<1, COUNT, 0, world.stream>>>(gpu, (float)(step*RANKS + world.rank));
-        OK(cudaEventRecord(written, world.stream));
-        if (missing != 0) OK(cudaStreamWaitEvent(aside, written, 0));
-        pass_on(arrived, gpu, COUNT, aside);
-        OK(cudaEventRecord(received, aside));
-        if (missing != 1) OK(cudaStreamWaitEvent(world.stream, received, 0));
-        OK(cudaMemcpyAsync(pinned, world.size > 1 ? arrived : gpu, COUNT * sizeof *x,
-                           cudaMemcpyDeviceToHost, world.stream));
-        OK(cudaStreamSynchronize(world.stream));
-        float want = (float)(step*RANKS + next_rank(world.size - 1));
-        for (int i = 0; i < COUNT; i++) right = right && pinned[i] == want;
-        OK(cudaStreamSynchronize(aside));
-    }
-    OK(cudaFree(gpu));
-    OK(cudaFreeHost(pinned));
-    OK(cudaEventDestroy(written));
-    OK(cudaEventDestroy(received));
-    return right;
-}
-
-TEST(a_stream_for_communication) {
-    const char *outer = getenv("EMULATOR_STREAMS");
-    char *saved = strdup(outer ? outer : ""), order[32] = "late";
-    int unseen[2] = {0};
-    CHECK(aside_right("", -1) && aside_right("late", -1));
-    bool late = aside_right("late", 1);
-    for (int seed = 1; seed <= 10; seed++) {
-        snprintf(order, sizeof order, "random:%d", seed);
-        CHECK(aside_right(order, -1));
-        for (int k = 0; k < 2; k++) unseen[k] += aside_right(order, k);
-    }
-    if (world.size > 1)                          // alone nothing is sent
-        CHECK_MSG(!late && unseen[0] < 10 && unseen[1] < 10, "rank %d: unseen %d and %d times",
-                  world.rank, unseen[0], unseen[1]);
-    setenv("EMULATOR_STREAMS", saved, 1);
-    free(saved);
 }
 
 #endif

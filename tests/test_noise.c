@@ -1,108 +1,12 @@
-// The noise scale and the norm test, by Monte Carlo on gradients of known mean and covariance.
-//
-// Every draw comes from a fixed seed, so a test either always passes or never does; bounds of three
-// standard errors are computed from the same draws.
+// The noise scale, its averages, and the batch that the norm test asks for. When the batch grows to
+// it: test_batch.c; in a run: test_batch.sh.
 #include "../dev/train/noise.c"
 #include "../dev/train/train.h"
-#include "../dev/base/rng.h"
 #include "test.h"
-
-// ---- a gradient that is known ----
-
-enum { DIM = 24 };
-
-// One example's gradient is N(mean, diag(sd^2)).
-typedef struct { double mean[DIM], sd[DIM]; double g2, trace; } Known;
-
-// Uneven on purpose: standard deviations over a factor of a hundred, as in a network.
-static Known known_gradient(double g2, double trace) {
-    Known k = { .g2 = g2, .trace = trace };
-    double means = 0.0, variances = 0.0;
-    for (int i = 0; i < DIM; i++) {
-        k.mean[i] = sin(1.0 + i);
-        k.sd[i] = pow(100.0, -(double)i / (DIM - 1));
-        means += k.mean[i] * k.mean[i];
-        variances += k.sd[i] * k.sd[i];
-    }
-    for (int i = 0; i < DIM; i++) {
-        k.mean[i] *= sqrt(g2 / means);
-        k.sd[i] *= sqrt(trace / variances);
-    }
-    return k;
-}
-
-// The mean of m examples' gradients, drawn at once, since a mean of normals is normal.
-static void draw_mean(double *g, const Known *k, double m, Rng *rng) {
-    for (int i = 0; i < DIM; i++) g[i] = k->mean[i] + k->sd[i] / sqrt(m) * rng_normal(rng);
-}
-
-static double squares(const double *g) {
-    double sum = 0.0;
-    for (int i = 0; i < DIM; i++) sum += g[i] * g[i];
-    return sum;
-}
-
-// What an update of n small gradients of m examples each tells.
-static GradientNorms draw_update(const Known *k, double m, int n, Rng *rng) {
-    double small[DIM], big[DIM] = { 0 };
-    GradientNorms norms = { 0.0, 0.0, m, m*n };
-    for (int j = 0; j < n; j++) {
-        draw_mean(small, k, m, rng);
-        norms.small += squares(small) / n;
-        for (int i = 0; i < DIM; i++) big[i] += small[i] / n;
-    }
-    norms.big = squares(big);
-    return norms;
-}
-
-// ---- means and their standard errors ----
-
-typedef struct { double sum, squares; int n; } Mean;
-
-static void mean_add(Mean *m, double x) {
-    m->sum += x;
-    m->squares += x * x;
-    m->n++;
-}
-static double mean_of(const Mean *m) { return m->sum / m->n; }
-static double standard_error(const Mean *m) {
-    double mean = mean_of(m);
-    return sqrt((m->squares / m->n - mean*mean) / (m->n - 1));
-}
-// By how many standard errors the mean is above `truth`.
-static double errors_above(const Mean *m, double truth) {
-    return (mean_of(m) - truth) / standard_error(m);
-}
-
-#define CHECK_UNBIASED(mean, truth, ...) \
-    CHECK_MSG(fabs(errors_above(mean, truth)) < 3.0, __VA_ARGS__)
 
 // ---- the estimators ----
 
-// Small and big batches of every shape, one of them as noisy as micro-batches of one sequence are.
-TEST(g2_and_s_are_unbiased) {
-    static const struct { int m, n; double trace; } shapes[] = {
-        { 1, 8, 100.0 }, { 4, 4, 9.0 },
-    };
-    for (size_t c = 0; c < COUNT(shapes); c++) {
-        int m = shapes[c].m, n = shapes[c].n, updates = 120000 / (m * n);
-        Known k = known_gradient(2.0, shapes[c].trace);
-        Rng rng = rng_make(1, c);
-        Mean g2 = { 0 }, s = { 0 };
-        for (int u = 0; u < updates; u++) {
-            GradientNorms norms = draw_update(&k, m, n, &rng);
-            NoiseEstimate e = noise_estimate(&norms);
-            mean_add(&g2, e.g2);
-            mean_add(&s, e.s);
-        }
-        CHECK_UNBIASED(&g2, k.g2, "%d of %d: G2 is %g, not %g", n, m, mean_of(&g2), k.g2);
-        CHECK_UNBIASED(&s, k.trace, "%d of %d: S is %g, not %g", n, m, mean_of(&s), k.trace);
-        // A bound that any number meets would prove nothing: S is known to 5% here.
-        CHECK_MSG(standard_error(&s) < 0.05 * k.trace, "%d of %d: too few updates", n, m);
-    }
-}
-
-// Two equations in two unknowns: without noise in the norms the solution is exact.
+// Two equations in two unknowns, linear in the norms: exact for the norms' means, so unbiased.
 TEST(exact_where_norms_are_exact) {
     static const struct { double m, B; } sizes[] = { { 1, 2 }, { 3, 12 }, { 1024, 524288 } };
     for (size_t c = 0; c < COUNT(sizes); c++) {
@@ -165,36 +69,6 @@ TEST(clamped_after_the_average_alone) {
 }
 
 // ---- the norm test ----
-
-// The trainer's norm test, after 3000 updates of J workers.
-static double settled_batch(double scale, int J, double eta, Rng *rng) {
-    Known k = known_gradient(1.0, scale);
-    BatchSchedule s = { .rule = BATCH_ADAPTIVE, .unit = J, .eta = eta, .min = 8, .max = 1 << 29 };
-    NormTest t = { 8, 0 };
-    NoiseScale average = { 0 };
-    for (int u = 0; u < 3000; u++) {
-        GradientNorms n = draw_update(&k, (double)t.batch / J, J, rng);
-        noise_add(&average, noise_estimate(&n));
-        batch_test(&t, &s, norm_test_batch(&average, eta), false);
-    }
-    return (double)t.batch;
-}
-
-// The batch settles near the planted noise scale over eta^2: above it by the largest of 60 windows'
-// scatter, 1.33 times at most here, where few of 24 directions hold the noise. A test of single
-// updates would drift to a multiple of that.
-TEST(norm_test_settles_at_the_noise_scale) {
-    static const struct { double scale; int J; double eta; } cases[] = {
-        { 1e3, 2, 0.25 }, { 1e3, 8, 0.7 },
-    };
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        double scale = cases[i].scale, eta = cases[i].eta;
-        Rng rng = rng_make(9, i);
-        double settled = settled_batch(scale, cases[i].J, eta, &rng) / (scale / (eta*eta));
-        CHECK_MSG(settled > 0.9 && settled < 1.4, "noise %g, J=%d, eta %g: %.2f of the truth",
-                  scale, cases[i].J, eta, settled);
-    }
-}
 
 // A smaller eta asks for more.
 TEST(norm_test_scales_with_eta) {

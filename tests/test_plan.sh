@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# --plan against the facts, and against what real runs allocate and send. TRAIN, PREPARE, TRAIN_MPI
-# and TRAIN_GPU name other binaries.
+# --plan against the facts, and against what real runs allocate and send; against the memory that a
+# system counts: test_lab_tiny.py. TRAIN, PREPARE, TRAIN_MPI and TRAIN_GPU name other binaries.
 . "$(dirname "$0")/tools.sh"
 . tests/ranks.sh
 gpu_train=${TRAIN_GPU:-./train_gpt2cu-emulated}
@@ -161,7 +161,6 @@ if ! command -v mpirun > /dev/null || [ ! -x "$mpi_train" ]; then
     for name in plan_counts_what_each_rank_keeps_and_sends plan_of_ranks_that_are_there; do
         skip $name "needs MPI"
     done
-    mpi_train=''
 else
     for flags in "" "--zero 1" "--zero 2" "--zero 3" "--comm-dtype bf16" "--exact-sum" \
                  "--outer-every 1" "--tensor-parallel 2"; do
@@ -181,43 +180,6 @@ else
     mpirun -n 2 "$mpi_train" --plan "${tiny[@]}" > "$dir/plan" 2>&1 < /dev/null || note "it fails"
     same "batches that two ranks print" "$(grep -c '2 workers x 1 x 2 sequences' "$dir/plan")" 1
     end plan_of_ranks_that_are_there
-fi
-
-# The peak of each rank's resident memory, as `wait` has it from the system: ranks, and flags.
-cat > "$dir/peak.py" << 'PYTHON'
-import os, sys
-pid = os.fork()
-if pid == 0:
-    os.execv(sys.argv[2], sys.argv[2:])
-status, usage = os.wait4(pid, 0)[1:]
-with open(sys.argv[1], "a") as f:
-    print(usage.ru_maxrss * 1024, file=f)
-sys.exit(status != 0)
-PYTHON
-large=(--data "$data" --layers 4 --heads 8 --channels 512 --seq-len 64 --micro-batch 20 --threads 1
-       --eval-tokens 64 --steps 0)
-if [ ! -r /proc/self/status ] || ! command -v python3 > /dev/null; then
-    skip plan_is_the_peak_of_memory "needs python3, and Linux"
-else
-    while read -r ranks flags; do
-        launch=() program=$train
-        [ "$ranks" = 1 ] || launch=(mpirun -n $ranks) program=$mpi_train
-        [ -n "$program" ] || continue       # no MPI
-        rm -f "$dir/peak"
-        plan "${large[@]}" $flags --plan-gpu here@1,$ranks
-        "${launch[@]}" python3 "$dir/peak.py" "$dir/peak" "$program" "${large[@]}" $flags \
-            > "$dir/stdout" 2> "$dir/stderr" < /dev/null || note "'$flags': $(cat "$dir/stderr")"
-        same "ranks of '$flags'" "$(wc -l < "$dir/peak" | tr -d ' ')" $ranks
-        while read -r bytes; do
-            near "peak memory of $ranks ranks, '$flags'" "$(of bytes_total)" "$bytes" 0.05
-        done < "$dir/peak"
-    done << 'END'
-1 --noise-scale --batch-tokens 2560
-2
-2 --zero 3
-2 --tensor-parallel 2
-END
-    end plan_is_the_peak_of_memory
 fi
 
 # ---- against the GPU's trainer, which counts its own memory ----

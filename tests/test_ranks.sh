@@ -49,7 +49,6 @@ begun() {
          END { print n + 0 }' "$1/log.jsonl" 2> /dev/null || echo 0
 }
 began_again() { [ "$(begun "$1")" -gt "$2" ]; }
-steps_made() { [ "$(values step step "$1" | wc -l)" -ge "$2" ]; }
 begin() {                                   # begin N NAME ARGS...: as $job; returns when it trains
     before=$(begun "$dir/$2")
     mpirun -n "$1" "$program" --threads 1 "${@:3}" --out "$dir/$2" \
@@ -152,26 +151,6 @@ good 2 $middle --batch-tokens 32 --steps 6 --zero 0 --out "$dir/often"
 good 2 $middle --batch-tokens 32 --steps 6 --outer-every 6 --out "$dir/rarely"
 near "traffic of 6 updates a round" "$(sent rarely)" $(($(sent often) / 6)) 0.02
 
-# And what the system says: private memory of each rank, in the middle of a run. All that does not
-# depend on the stage drops out of the difference. A model's memory comes in pages of 2 MB.
-resident() {                                # resident STAGE: kB, of the larger of two ranks
-    begin 2 "large$1" $tiny --layers 8 --channels 240 --zero "$1" --steps 100000 --save-every 0
-    wait_for steps_made "$dir/large$1" 3
-    for pid in $(pid_of 0) $(pid_of 1); do
-        sed -n 's/^RssAnon:[^0-9]*\([0-9]*\).*/\1/p' "/proc/$pid/status"
-    done | sort -n | tail -n 1 > "$dir/resident$1"
-    leave_nobody
-    wait $job 2> /dev/null
-    for key in params grads moments passing; do last start bytes_$key "large$1"; done |
-        awk '{ n += $1 } END { printf "%d", n / 1024 }' > "$dir/said$1"
-}
-if grep -q RssAnon /proc/self/status 2> /dev/null; then
-    resident 0
-    resident 3
-    less=$(($(cat "$dir/resident0") - $(cat "$dir/resident3")))
-    near "kB that stage 3 saves" "$less" $(($(cat "$dir/said0") - $(cat "$dir/said3"))) 0.1
-    echo "    stage 3 on 2 ranks keeps $less kB less than stage 0"
-fi
 end each_rank_keeps_and_sends_what_the_formula_says
 
 # ---- stopping ----

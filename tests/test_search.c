@@ -126,35 +126,6 @@ TEST(narayanan_figure_13) {
     }
 }
 
-// ---- the ZeRO paper ----
-
-// Megatron's gradients are flattened into a message when no activations are left: 2 bytes a
-// parameter, if that is more than the activations and the logits in fp32 and fp16, 6 bytes each.
-TEST(messages_and_logits_by_hand) {
-    Config c = { 24, 16, 4096, 51200, 1024, 0 };
-    SearchFacts f = facts_of(c, 1024, "a100,64,300GB/s:8+25GB/s");
-    SearchCut cut = { 64, 1, 1, 1, 0, 1, 1, true };
-    double all = search_bytes(&f, &cut), psi = (double)gpt2_n_params(&c);
-    f.trainer.message_kept = 0;
-    double computing = search_bytes(&f, &cut) - 20.0*psi;
-    NEAR(all - 22.0*psi, 240.0 * (1 << 20), 1e-9);
-    f.trainer.logit_kept = 16;
-    NEAR(search_bytes(&f, &cut) - 20.0*psi, computing + 10.0*1024*51200, 1e-9);
-}
-
-// Megatron refuses to interleave two stages.
-TEST(two_stages_do_not_interleave) {
-    Config c = { 24, 16, 2048, 51200, 1024, 0 };
-    for (int pipe = 2; pipe <= 4; pipe += 2) {
-        SearchFacts f = facts_of(c, 1024, "a100,4,300GB/s");
-        SearchSpace space = { 1, pipe, 0, false };
-        f.batch = 64 * 1024;
-        CHECK((search_all(&f, &space).rows[0].cut.chunks > 1) == (pipe > 2));
-        f.trainer.fewest_dealt = 2;
-        CHECK(search_all(&f, &space).rows[0].cut.chunks > 1);
-    }
-}
-
 // Alone on a data rank, the terms are those of --plan.
 TEST(bytes_are_those_of_plan) {
     Config c = { 12, 12, 768, 50304, 1024, 0 };

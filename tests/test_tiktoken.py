@@ -203,17 +203,19 @@ def shard_tokens(path):
 
 
 def test_training_equals_tokenizers():
-    """The merges that Hugging Face's trainer learns, and a file that both libraries read alike."""
+    """The merges that Hugging Face's trainer learns, and a file that both libraries read alike. In
+    a short text many pairs are as frequent as another, so that their age decides."""
     tokenizers, alphabet, make = huggingface()
-    shakespeare = data_file("tinyshakespeare.txt")
-    with open(shakespeare, encoding="utf-8") as file:
-        text = file.read()
-    for size in (300, 4096):
+    shakespeare, short = data_file("tinyshakespeare.txt"), os.path.join(FOLDER, "short")
+    with open(short, "w", encoding="utf-8") as file:
+        file.write("".join(random.Random(5).choices("aaabc\x01~\u00e9\u4e2d! ", k=3000)))
+    for path, size in [(shakespeare, 300), (shakespeare, 4096), (short, 360)]:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
         theirs, out = make(), os.path.join(FOLDER, f"bpe{size}")
         theirs.train_from_iterator([text], tokenizers.trainers.BpeTrainer(
             vocab_size=size - 1, min_frequency=2, initial_alphabet=alphabet, show_progress=False))
-        prepare("text", shakespeare, "--out", out, "--tokenizer", f"bpe:{size}", "--val-fraction",
-                "0")
+        prepare("text", path, "--out", out, "--tokenizer", f"bpe:{size}", "--val-fraction", "0")
         saved = os.path.join(out, "tokenizer.json")
         with open(saved, encoding="utf-8") as file:
             ours = [tuple(merge.split(" ")) for merge in json.load(file)["model"]["merges"]]

@@ -1,13 +1,11 @@
-// The tokenizer: words, merges, training, and files of every kind. tests/test_tiktoken.py compares
-// all of these with the libraries, tests/fuzz/fuzz_tokenizer.c damages files; here is a row of each
-// kind, for machines without them.
+// The tokenizer: words, places to cut, and files of every kind. tests/test_tiktoken.py compares
+// words, merges and training with the libraries, tests/fuzz/fuzz_tokenizer.c damages files.
 #include "../dev/data/bpe.c"
 #include "../dev/data/tokenizer.c"
 #include "../dev/base/rng.h"
 #include "files.h"
 #include "test.h"
 #include "tokenizers.h"
-
 
 static WordCounts counts_of(const char *text, size_t n) {
     WordCounts counts = { NULL, 0, 0, NULL, 0, 0, NULL, 0 };
@@ -142,26 +140,10 @@ TEST(cuts_change_nothing) {
     CHECK(tokenizer_cut("              ", 14) == 0 && tokenizer_cut("abcdefghijklmnop", 16) == 0);
 }
 
-// ---- merging ----
+// ---- encoding ----
 
-// The rule to the letter: the pair of the lowest rank, the first of equals, again and again.
-static size_t merge_plainly(const Tokenizer *t, int *ids, size_t n) {
-    for (size_t best = 1; best > 0; ) {
-        int lowest = NO_RANK;
-        best = 0;
-        for (size_t i = 1; i < n; i++) {
-            int rank = tokenizer_rank(t, ids[i-1], ids[i]);
-            if (rank < lowest) lowest = rank, best = i;
-        }
-        if (best == 0) break;
-        ids[best-1] = t->merges[lowest].result;
-        memmove(ids + best, ids + best + 1, (--n - best) * sizeof *ids);
-    }
-    return n;
-}
-
-// Words of any length merge by the rule, whatever is encoded comes back, and several threads give the ids
-// of one: of a text, of less than they could use, and of words without a place to cut.
+// Whatever is encoded comes back, and several threads give the ids of one: of a text, of less than
+// they could use, and of words without a place to cut.
 TEST(all_ways_to_encode_agree) {
     enum { N = 100000 };
     static char text[N];
@@ -170,12 +152,6 @@ TEST(all_ways_to_encode_agree) {
     for (size_t i = 0; i < N; i++) text[i] = "aaabnd "[rng_below(&rng, 7)];
     Tokenizer t = trained(text, 20000, 300);
     CHECK(t.n_merges > 30);
-    for (int trial = 0; trial < 20000; trial++) {
-        size_t n = 1 + rng_below(&rng, 2*SHORT_WORD);
-        for (size_t i = 0; i < n; i++) a[i] = "abnd"[rng_below(&rng, 4)], text[i] = (char)a[i];
-        size_t want = merge_plainly(&t, a, n), got = merge_word(&t, b, text, n);
-        CHECK(want == got && memcmp(a, b, got * sizeof *a) == 0);
-    }
     for (int trial = 0; trial < 5; trial++) {
         static const size_t most[5] = { N, 100, 0, N/2, N/2 };
         size_t n = random_text(text, most[trial], &rng);
@@ -188,36 +164,16 @@ TEST(all_ways_to_encode_agree) {
     tokenizer_free(&t);
 }
 
-// ---- training ----
-
-static void check_merges(const char *text, int vocab_size, const char *expected) {
-    char merges[256] = "";
-    size_t n, used = 0;
-    Tokenizer t = trained(text, strlen(text), vocab_size);
-    for (int i = 0; i < t.n_merges; i++) {
-        const char *left = tokenizer_piece(&t, t.merges[i].left, &n);
-        used += (size_t)snprintf(merges + used, sizeof merges - used, "%s%.*s", i ? " " : "",
-                                 (int)n, left);
-        const char *right = tokenizer_piece(&t, t.merges[i].right, &n);
-        used += (size_t)snprintf(merges + used, sizeof merges - used, "+%.*s", (int)n, right);
+// It ends where no pair is left that occurs twice.
+TEST(training_on_little_text) {
+    static const char *const texts[] = { "", "a", "abab", "abc!abc!ab" };
+    static const int merges[] = { 0, 0, 1, 2 };
+    for (size_t i = 0; i < COUNT(texts); i++) {
+        Tokenizer t = trained(texts[i], strlen(texts[i]), 300);
+        CHECK_MSG(t.n_merges == merges[i], "'%s': %d merges", texts[i], t.n_merges);
+        CHECK(t.vocab_size == 257 + t.n_merges && t.eot == t.vocab_size - 1);
+        tokenizer_free(&t);
     }
-    CHECK_MSG(strcmp(merges, expected) == 0, "'%s' -> '%s', not '%s'", text, merges, expected);
-    CHECK(t.vocab_size == 257 + t.n_merges && t.eot == t.vocab_size - 1);
-    tokenizer_free(&t);
-}
-
-TEST(training_by_hand) {
-    static const struct { const char *text; int size; const char *merges; } cases[] = {
-        { "abab", 257, "" }, { "", 300, "" },
-        { "abc!abc!ab", 300, "a+b ab+c" },                 // ab three times, then abc twice
-        { "bc!ab!bc!ab", 300, "a+b b+c" },                 // a tie: the older left token first
-        { "ac!ab!ac!ab", 300, "a+b a+c" },                 // a tie: the older right token first
-        { "aaaaa!aaaaa", 300, "a+a aa+a aa+aaa" },         // aa aa a: a is older than aa
-        // bytes are as old as their characters: ~ before U+0101, which stands for 01
-        { "\x01!" "a~!a" "\x01!" "a~!a", 258, "~+!" },
-    };
-    for (size_t i = 0; i < COUNT(cases); i++)
-        check_merges(cases[i].text, cases[i].size, cases[i].merges);
 }
 
 // ---- files ----
@@ -296,22 +252,6 @@ TEST(other_models_are_refused) {
         snprintf(text, 200, "{%s}", cases[i][0]);
         check_parsed(text, strlen(text), cases[i][1]);
     }
-}
-
-// Merges after which a longer token cannot be reached from its bytes alone: a word of those bytes
-// must not become it. Hugging Face's library gives the same.
-TEST(unreachable_tokens) {
-    Tokenizer t;
-    Error err;
-    int ids[8];
-    char *text = json_with(FORM, ", \"bc\": 256, \"ab\": 257, \"abc\": 258",
-                           "\"b c\", \"a b\", \"ab c\"", EOT("259"));
-    CHECK(tokenizer_parse(&t, text, strlen(text), "", &err));
-    CHECK(tokenizer_encode(&t, ids, "abc", 3) == 2 && ids[0] == 'a' && ids[1] == 256);
-    CHECK(tokenizer_encode(&t, ids, "ab", 2) == 1 && ids[0] == 257);
-    CHECK(t.kind[258] == TOKEN_PART && t.kind[257] == TOKEN_WHOLE && t.kind[259] == TOKEN_ADDED);
-    tokenizer_free(&t);
-    free(text);
 }
 
 // ---- files of tiktoken ----

@@ -1,19 +1,20 @@
 #!/usr/bin/env python3
 """Checkpoints against Hugging Face's transformers, in both directions.
 
-What checkpoint.c writes, from_pretrained opens without conversion, and the logits are those of
-dev/reference (in the fixtures, computed in float64). What save_pretrained writes, checkpoint.c
-reads to the bit. Known to work: transformers 4.30.2 with PyTorch 1.13.
+What save_pretrained writes, --init reads, and what is saved then has the same bits; from_pretrained
+opens it without conversion, and the logits are those of dev/reference (in the fixtures, computed in
+float64). And the fixtures are what dev/reference/gpt2.py writes. Known to work: transformers 4.30.2
+with PyTorch 1.13.
 
-Prints lines as the C tests do; skips where a library is missing.
+TRAIN and PREPARE name other programs. Prints lines as the C tests do; skips where a library is
+missing.
 """
 import os
 import re
+import struct
 import subprocess
 import sys
 import tempfile
-
-FIXTURES = ["gpt2_L1_C5.bin", "gpt2_L2_C24.bin", "gpt2_L3_C32.bin"]
 
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TRANSFORMERS_VERBOSITY="error",
                   OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
@@ -21,7 +22,8 @@ sys.dont_write_bytecode = True
 import testing
 from testing import ROOT
 
-PREPARE = os.path.join(ROOT, os.environ.get("PREPARE", "prepare"))
+TRAIN, PREPARE = (os.path.join(ROOT, os.environ.get(key, name)) for key, name in
+                  [("TRAIN", "train_gpt2"), ("PREPARE", "prepare")])
 sys.path.insert(0, os.path.join(ROOT, "dev", "reference"))
 try:
     import safetensors.torch
@@ -32,57 +34,68 @@ except ImportError as missing:
     sys.exit(0)
 import gpt2                                                # the reference
 
+FIXTURES = [os.path.join(ROOT, "tests", "fixtures", f"gpt2_{name}.bin")
+            for name in ("L1_C5", "L2_C24", "L3_C32")]
 
-def tool(*args):
-    """Runs test_checkpoint with these arguments; its output, or an AssertionError."""
-    result = subprocess.run([PROGRAM, *args], capture_output=True, text=True)
+
+def run(*command):
+    result = subprocess.run([str(word) for word in command], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr.strip()
-    return result.stdout
 
 
-def build():
-    """build/test_checkpoint of the Makefile, or one of our own."""
-    program = os.path.join(ROOT, "build", "test_checkpoint")
-    if not os.access(program, os.X_OK):
-        program = os.path.join(FOLDER, "test_checkpoint")
-        source = os.path.join(ROOT, "tests", "test_checkpoint.c")
-        compiler = os.environ.get("CC", "cc")
-        subprocess.run([compiler, "-std=gnu11", "-O1", source, "-o", program, "-lm"], check=True)
-    return program
+def saved_again(model, name):
+    """The checkpoint of a model of transformers' after an update that changes no weight: the first
+    of a warm-up that never ends. Its data are a few tokens."""
+    out = os.path.join(FOLDER, name)
+    train, val = out + "_train.bin", out + "_val.bin"
+    vocab, T = model.config.vocab_size, model.config.n_positions
+    model.save_pretrained(out, safe_serialization=True)
+    for path in (train, val):
+        with open(path, "wb") as file:
+            file.write(struct.pack("<5i", 20240520, 1, 100, vocab, vocab - 1) + bytes(1004))
+            file.write(struct.pack("<100H", *(i % vocab for i in range(100))))
+    run(TRAIN, "--train", train, "--val", val, "--init", out, "--seq-len", T, "--micro-batch", 1,
+        "--batch-tokens", T, "--eval-tokens", T, "--steps", 1, "--out", out + ".saved",
+        "--lr", 1e-12, "--lr-schedule", "constant", "--warmup-tokens", "1e15", "--weight-decay", 0)
+    return os.path.join(out + ".saved", "latest")
 
 
 # ---------------------------------------------------------------- ours there
 
-def opens_ours(fixture):
-    """from_pretrained misses nothing and is surprised by nothing; the logits agree."""
-    out, path = os.path.join(FOLDER, fixture), os.path.join(ROOT, "tests", "fixtures", fixture)
-    tool("--write", out, path)
-    cfg, T, B, stored = gpt2.read_fixture(path)
-    model, info = transformers.GPT2LMHeadModel.from_pretrained(
-        os.path.join(out, "latest"), output_loading_info=True)
-    surprises = {kind: names for kind, names in info.items() if names}
-    assert not surprises, surprises
-    inputs = torch.tensor(stored["inputs"][:B * T]).view(B, T)
-    with torch.no_grad():
-        logits = model.eval()(inputs).logits.flatten()
-        training = model.train()(inputs).logits.flatten()
-    difference = (logits - torch.tensor(stored["logits"])).abs().max().item()
-    assert difference < 1e-4, f"logits differ by {difference:.1e}"
-    assert torch.equal(training, logits), "dropout is not 0"
+def fixture_model(cfg, stored):
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(
+        vocab_size=cfg.V, n_positions=cfg.P, n_embd=cfg.C, n_layer=cfg.L, n_head=cfg.NH))
+    state = model.state_dict()
+    for (_, key, shape), (_, span) in zip(gpt2.tensor_table(cfg),
+                                          gpt2.tensor_slices("params", cfg)):
+        state[key].copy_(torch.tensor(stored["params"][span]).view(shape))
+    return model
 
 
 def test_transformers_opens_ours():
+    """from_pretrained misses nothing and is surprised by nothing; the logits agree."""
     for fixture in FIXTURES:
-        opens_ours(fixture)
+        cfg, T, B, stored = gpt2.read_fixture(fixture)
+        model, info = transformers.GPT2LMHeadModel.from_pretrained(
+            saved_again(fixture_model(cfg, stored), os.path.basename(fixture)),
+            output_loading_info=True)
+        surprises = {kind: names for kind, names in info.items() if names}
+        assert not surprises, surprises
+        inputs = torch.tensor(stored["inputs"][:B * T]).view(B, T)
+        with torch.no_grad():
+            logits = model.eval()(inputs).logits.flatten()
+            training = model.train()(inputs).logits.flatten()
+        difference = (logits - torch.tensor(stored["logits"])).abs().max().item()
+        assert difference < 1e-4, f"logits differ by {difference:.1e}"
+        assert torch.equal(training, logits), "dropout is not 0"
 
 
 def test_transformers_tokenizer():
     """AutoTokenizer finds tokenizer.json, that of bytes, and gives each byte its value."""
     data, out = os.path.join(FOLDER, "tales"), os.path.join(FOLDER, "with_tokenizer")
-    subprocess.run([PREPARE, "tales", "--out", data, "--tokens", "2000"], check=True,
-                   stdout=subprocess.DEVNULL)
-    tool("--write", out, os.path.join(ROOT, "tests", "fixtures", FIXTURES[2]),
-         os.path.join(data, "tokenizer.json"))
+    run(PREPARE, "tales", "--out", data, "--tokens", "2000")
+    run(TRAIN, "--data", data, "--layers", 3, "--heads", 2, "--channels", 16, "--seq-len", 32,
+        "--eval-tokens", 32, "--steps", 1, "--out", out)
     latest = os.path.join(out, "latest")
     tokenizer = transformers.AutoTokenizer.from_pretrained(latest)
     text = "Once upon a time , there was\n a caf\u00e9.  It 's \U0001F600 !"
@@ -108,10 +121,7 @@ def random_model(seed, kind, **sizes):
 
 def reads_theirs(seed, kind, dtype, **sizes):
     model = random_model(seed, kind, **sizes).to(dtype)
-    out = os.path.join(FOLDER, str(seed))
-    model.save_pretrained(out, safe_serialization=True)
-    tool("--copy", out, out + ".copy")
-    latest = os.path.join(out + ".copy", "latest")
+    latest = saved_again(model, str(seed))
     found = safetensors.torch.load_file(os.path.join(latest, "model.safetensors"))
     config = transformers.AutoConfig.from_pretrained(latest)
     wanted = {re.sub("^transformer.", "", key): value for key, value in model.state_dict().items()}
@@ -136,5 +146,4 @@ def test_transformers_reads_theirs():
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as FOLDER:
-        PROGRAM = build()
-        sys.exit(testing.run_tests(globals(), sys.argv[1:]))
+        sys.exit(gpt2.check(FIXTURES) or testing.run_tests(globals(), sys.argv[1:]))

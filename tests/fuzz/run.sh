@@ -8,7 +8,6 @@
 #     FUZZ_DIR=build/fuzz where programs, corpora, logs and findings are kept
 #     FUZZ_CC=clang       a clang that has libFuzzer
 #     SANITIZERS=address,undefined
-#     LIBRARY=FILE        what a target links: dev/, compiled so before
 #
 # build/fuzz/fuzz_json build/fuzz/findings/json-crash-... runs a finding once more. The first one
 # ends a target. What led somewhere new stays in build/fuzz/corpus; the next run goes on from there.
@@ -134,14 +133,14 @@ build_library() {
     mkdir -p "$DIR/objects" && cd "$DIR/objects" &&
         $CC ${flags/fuzzer/fuzzer-no-link} -c $sources && ar rcs ../library.a *.o
 }
-[ -n "${LIBRARY:-}" ] || (build_library) > "$DIR/logs/library.log" 2>&1 ||
+(build_library) > "$DIR/logs/library.log" 2>&1 ||
     cannot "the library does not build, see $DIR/logs/library.log"
 
 # Nothing but the target's own line is printed; the rest is in the log.
 fuzz() {
     local target=$1 log=$DIR/logs/$1.log runs found
     rm -f "$DIR/findings/$target"-*
-    $CC $flags "tests/fuzz/fuzz_$target.c" "${LIBRARY:-$DIR/library.a}" -o "$DIR/fuzz_$target" -lm \
+    $CC $flags "tests/fuzz/fuzz_$target.c" "$DIR/library.a" -o "$DIR/fuzz_$target" -lm \
         > "$log" 2>&1 ||
         { echo "$target: does not build, see $log"; return 1; }
     mkdir -p "$DIR/corpus/$target"
