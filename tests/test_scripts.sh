@@ -120,6 +120,15 @@ rm -r "$dir/tree/out/tales"
 good scripts/tales.sh --tokens 2000 --eval-tokens 1024 --max-new 8
 end scripts_tales_keeps_a_model
 
+if git rev-parse --is-inside-work-tree > /dev/null 2>&1; then    # as Git for Windows clones
+    git -c core.autocrlf=true clone -q . "$dir/clone"
+    same "files with Windows' line ends" \
+        "$(git -C "$dir/clone" ls-files --eol | grep -c 'w/crlf\|w/mixed')" 0
+    end scripts_in_a_clone_on_windows
+else
+    skip scripts_in_a_clone_on_windows "needs a clone"
+fi
+
 sed 's/^/    /' scripts/plot.py tests/*.sh > "$dir/text"
 good scripts/shakespeare.sh "$dir/text" --steps 3 --warmup-tokens 0 --sample-every 3 --max-new 8
 says '^--- the model writes ---'
