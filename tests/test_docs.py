@@ -134,9 +134,12 @@ def test_answer_quotes_what_was_measured():
             for method in ("one", "parallel")}
     days = {gpus: chosen("08_fits", "days", "modelled_days", model="1.6B", gpus=gpus, fits=1)[0]
             for gpus in (1, 8, 64)}
+    one, _, most = (min(float(x) for x in column if x.strip())
+                    for column in list(zip(*(row.split("|") for row in rows[1:])))[4:7])
     for part, words in [
             (measured, f"{sizes[-1]} million parameters"), (measured, f"{late:.1f} times fewer"),
             (measured, f"{race['parallel'] / race['one']:.1f} times as long"),
+            (measured, f"32 workers are {one / most:.1f} times as fast as one"),
             (modelled, f"{days[1]:.1f} days"), (modelled, f"{24 * days[8]:.0f} hours on 8"),
             (modelled, f"{24 * days[64]:.1f} hours on 64")]:
         assert words in part, f"README.md: the answer does not say: {words}"
