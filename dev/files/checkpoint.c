@@ -142,7 +142,7 @@ static bool config_write(const Checkpoint *k, const char *dir, Error *err) {
     if (k->eot >= 0) snprintf(eot, sizeof eot, "%d", k->eot);
     if (!text_open(&b, err)) return false;
     fprintf(b.f, "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n"
-            "  \"model_type\": \"gpt2\",\n"
+            "  \"model_type\": \"" MODEL_NAME "\",\n"
             "  \"n_layer\": %d,\n  \"n_head\": %d,\n  \"n_embd\": %d,\n  \"n_inner\": null,\n"
             "  \"vocab_size\": %d,\n  \"n_positions\": %d,\n  \"n_ctx\": %d,\n",
             c->L, c->NH, c->C, c->V, c->P, c->P);

@@ -208,7 +208,7 @@ static bool gguf_config(Config *c, const Gguf *g, Error *err) {
     GgufValue v;
     float epsilon;
     int inner = 0;
-    if (!gguf_need_text(g, "general.architecture", "gpt2", err)
+    if (!gguf_need_text(g, "general.architecture", MODEL_NAME, err)
         || !gguf_need_size(&c->L, g, "gpt2.block_count", 1 << 14, err)
         || !gguf_need_size(&c->NH, g, "gpt2.attention.head_count", 1 << 20, err)
         || !gguf_need_size(&c->C, g, "gpt2.embedding_length", 1 << 20, err)
@@ -339,7 +339,7 @@ FloatType gguf_type(const Tensor *t, FloatType type) {
 
 void gguf_put_model(GgufHeader *h, const Config *c, FloatType type) {
     const float epsilon = 1e-5f;
-    gguf_put_text_pair(h, "general.architecture", "gpt2");
+    gguf_put_text_pair(h, "general.architecture", MODEL_NAME);
     gguf_put_u32_pair(h, "general.file_type", type == FLOAT_16);         // 0: fp32, 1: mostly fp16
     gguf_put_u32_pair(h, "gpt2.block_count", (uint32_t)c->L);
     gguf_put_u32_pair(h, "gpt2.context_length", (uint32_t)c->P);

@@ -24,6 +24,8 @@ static bool llmc_header(int32_t header[8], const unsigned char *bytes, size_t n,
 
 bool llmc_config(Config *c, const unsigned char *bytes, size_t n, Error *err) {
     int32_t header[8];
+    if (strcmp(MODEL_NAME, "gpt2") != 0)
+        return fail(err, "llm.c's file of GPT-2, but this program trains %s", MODEL_NAME);
     if (!llmc_header(header, bytes, n, err)) return false;
     c->P = header[2];
     c->V = header[3];
@@ -31,8 +33,13 @@ bool llmc_config(Config *c, const unsigned char *bytes, size_t n, Error *err) {
     c->L = header[4];
     c->NH = header[5];
     c->C = header[6];
-    double C = c->C, size = header[1] == LLMC_FP32 ? 4 : 2;      // doubles do not overflow
-    double count = (12.0*C*C + 13.0*C)*c->L + ((double)header[7] + c->P + 2.0)*C;
+    double size = header[1] == LLMC_FP32 ? 4 : 2;                // doubles do not overflow
+    double count = (double)(header[7] - header[3]) * c->C;       // padding of the vocabulary
+    for (int k = 0; k < N_KINDS; k++) {
+        double n_layers = k >= FIRST_IN_BLOCK && k <= LAST_IN_BLOCK ? c->L : 1;
+        count += n_layers * (double)dim_size(c, tensor_kinds[k].rows)
+                          * (double)dim_size(c, tensor_kinds[k].cols);
+    }
     double expected = LLMC_HEADER_BYTES + count * size;
     if (expected != (double)n)
         return fail(err, "%zu bytes, but its header needs %.0f: %s", n, expected,

@@ -37,8 +37,8 @@ static bool config_from_json(Config *c, const JsonNode *root, Error *err) {
     if (root->type != JSON_OBJECT) return fail(err, "not a JSON object");
     const JsonNode *type = json_need(root, "model_type", JSON_STRING, err);
     if (!type) return false;
-    if (!json_is(type, "gpt2"))
-        return fail(err, "a model of type \"%s\"; only gpt2 is supported",
+    if (!json_is(type, MODEL_NAME))
+        return fail(err, "a model of type \"%s\"; only " MODEL_NAME " is supported",
                     json_show(type).text);
     const char *positions = json_get(root, "n_positions") ? "n_positions"
                           : json_get(root, "n_ctx") ? "n_ctx"             // OpenAI's name for it

@@ -12,6 +12,12 @@
 // the blocks, bucket L+1 is the final norm.
 // =================================================================================================
 
+// The model's name in files. A changed model needs another: its checkpoints and GGUF files are then
+// refused where GPT-2 is expected, and GPT-2's here.
+#ifndef MODEL_NAME
+#define MODEL_NAME "gpt2"
+#endif
+
 typedef struct {
     int L, NH, C;       // layers, heads, channels; NH divides C
     int V;              // vocabulary
