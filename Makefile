@@ -148,7 +148,7 @@ WITH_MPI := $(if $(HAVE_MPI),$(BUILD)/train_gpt2-mpi $(BUILD)/bench_comm)
 
 # `make test` is for whoever changes the trainer: what reads its source, and its two programs. An MPI
 # or emulated trainer may be left from an older `make test-all`: it is not looked at.
-CPU_LADDERS := $(BUILD)/ladder $(BUILD)/attention-cpu
+CPU_LADDERS := $(BUILD)/ladder $(BUILD)/attention-cpu $(BUILD)/bench
 SHORT := $(TESTS) $(patsubst %,tests/test_%.sh,prepare resume run train)
 WITHOUT = TRAIN_MPI=none TRAIN_GPU=none EMULATED=none
 
@@ -192,7 +192,7 @@ speedrun:                        ## time an entry to a fixed loss, beside the ba
 	@CC='$(CC)' $(PYTHON) dev/speedrun/verify.py $(ENTRY)
 
 bench: $(if $(filter 1,$(GPU)),$(BUILD)/bench_cuda,$(BUILD)/bench $(WITH_MPI))   ## speed and memory on this machine, beside PyTorch; FULL=1: all; GPU=1: of a GPU
-	@$(if $(filter 1,$(GPU)),$(BUILD)/bench_cuda,rm -f bench.json; BENCH_JSON=bench.json $(BUILD)/bench $(if $(FULL),--full))
+	@$(if $(filter 1,$(GPU)),$(BUILD)/bench_cuda,$(BUILD)/bench $(if $(FULL),--full))
 	@command -v $(PYTHON) > /dev/null || { echo 'there is no $(PYTHON) here: not compared'; exit 0; }; \
 	    BUILD=$(BUILD) PRECISION=$(or $(PRECISION),fp32) $(PYTHON) scripts/bench.py $(if \
 	    $(filter 1,$(GPU)),--gpu,$(if $(FULL),--full))

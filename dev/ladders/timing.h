@@ -1,4 +1,4 @@
-// What the benchmarks share: medians, what this machine's memory can do, and where results go.
+// What the benchmarks share: medians, and what this machine's memory can do.
 //
 // On a machine that also does other work every time is an outlier now and then, so the median of
 // several counts, and only ratios of things measured in turn within one run mean anything.
@@ -76,42 +76,4 @@ static inline double peak_memory(void) {
 #else
     return 1024.0 * (double)usage.ru_maxrss;
 #endif
-}
-
-// ---- results ----
-
-// BENCH_JSON names a file, one JSON array, to which each result is added, an object on one line.
-// Programs that run in turn share the file, so it is not locked. Without it nothing is written.
-static inline void results_open(Log *log) {
-    const char *path = getenv("BENCH_JSON");
-    log_off(log);
-    if (!path || !*path) return;
-    FILE *f = fopen(path, "r+");
-    if (!f && (f = fopen(path, "w+"))) fputs("[\n]\n", f);
-    if (!f) die("%s: cannot be written: %s", path, strerror(errno));
-    setvbuf(f, NULL, _IONBF, 0);                 // a child that is forked must not write it again
-    log_to(log, f, path);
-}
-
-static inline void result_begin(Log *log, const char *name, int threads) {
-    log->length = 0;
-    log_puts(log, "{");
-    log_text(log, "name", name);
-    log_text(log, "precision", PRECISION);
-    log_int(log, "threads", threads);
-}
-
-// Over the array's end, which is written anew.
-static inline void result_end(Log *log) {
-    Error err;
-    if (!log->file) return;
-    fseek(log->file, -3, SEEK_END);
-    fputs(ftell(log->file) > 1 ? ",\n" : "\n", log->file);
-    if (!log_end(log, &err)) die("%s", err.text);
-    fputs("]\n", log->file);
-}
-
-static inline void results_close(Log *log) {
-    Error err;
-    if (!log_close(log, &err)) die("%s", err.text);
 }
