@@ -5,7 +5,7 @@ ranks; updates beside what --plan says of them. What is not installed is not com
     scripts/bench.py                the character model in PyTorch, two ranks
     scripts/bench.py --full         GPT-2 124M and bf16 too: README's table; about an hour
     scripts/bench.py --only ranks   a part: steps, ranks, or plan, which takes 4 minutes
-    scripts/bench.py --gpu          the GPU's PyTorch beside bench_cuda.json, which bench_cuda wrote
+    scripts/bench.py --gpu          build/bench_cuda, then the same updates in PyTorch on that GPU
 
 Two programs run rounds in turn, so that both see the same state of the machine; the medians, and
 the median of their ratios, count. PYTHONS lists the interpreters in which to look for PyTorch (each
@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import struct
@@ -280,15 +281,44 @@ def compare_plan(args):
 
 # ---------------------------------------------------------------- the GPU
 
-def compare_gpu():
-    """The same model on the same GPU, in a PyTorch that sees it."""
+def gpu_python():
+    """A python3 whose PyTorch 2 sees a GPU, or None."""
     sees = "import torch; assert torch.cuda.is_available() and torch.compile"
-    for python in filter(shutil.which, PYTHONS):
-        if not subprocess.run([python, "-c", sees], stderr=subprocess.DEVNULL,
-                              check=False).returncode:
-            os.execv(shutil.which(python), [python, "dev/reference/bench_cuda.py", "--against",
-                                            "bench_cuda.json"])
-    print("\nno PyTorch 2 here sees a GPU: not compared")
+    return next((python for python in filter(shutil.which, PYTHONS) if not subprocess.run(
+        [python, "-c", sees], stderr=subprocess.DEVNULL, check=False).returncode), None)
+
+
+def compare_gpu():
+    """The same updates on the same GPU: torch.compile for each shape, bf16, fused AdamW, and the
+    vocabulary padded to a multiple of 64, which makes the classifier faster."""
+    ours, python = {}, gpu_python()
+    with subprocess.Popen([f"{BUILD}/bench_cuda"], stdout=subprocess.PIPE,
+                          universal_newlines=True) as program:
+        for line in program.stdout:
+            print(line, end="", flush=True)
+            speed = re.match(r" +(\d+) +none +[\d.]+ +(\d+) ", line)
+            if speed:
+                ours[int(speed[1])] = float(speed[2])
+    if program.returncode:
+        sys.exit(program.returncode)
+    if not python:
+        print("\nno PyTorch 2 here sees a GPU: not compared")
+        return
+    flags = f"{GPT2_124M.replace('50257', '50304').replace('--batch 4', '')} 1024".split()
+    print("\nPyTorch, torch.compile, bf16\n"
+          f"{'micro-batch':>11} {'ms a step':>10} {'tokens/s':>10} {'ratio':>6}")
+    for B, speed in ours.items():
+        there = Contestant(os.cpu_count(), python, "dev/reference/gpt2.py", "bench", "--device",
+                           "cuda", "--dtype", "bf16", "--compile", "--batch", str(B), "--steps",
+                           "5", *flags)
+        try:
+            ms = median([there.round() for _ in range(4)][1:])           # the first compiles
+            print(f"{B:11} {ms:10.3f} {1024e3 * B / ms:10.0f} {speed * ms / (1024e3 * B):6.2f}",
+                  flush=True)
+        except Lost as why:
+            print(f"{B:11}   not compared: {why}")
+        finally:
+            there.close()
 
 
 def main():

@@ -10,12 +10,15 @@ says() { grep -qF -e "$1" "$dir/said" || note "does not say '$1': $(tail -n 1 "$
 
 # Floors of B=12, T=64, C=128, V=257 as parts of qkv's, and FLOP a token: by hand.
 "$build/bench" characters > "$dir/said" 2>&1 || note "$(tail -n 1 "$dir/said")"
-floor() { sed -n "s/^  $1  *[0-9.]*  *[0-9.]*%  *\([0-9.]*\) .*/\1/p" "$dir/said"; }
-for part in "att_proj 1/3" "fc 4/3" "mlp_proj 4/3" "attention 64/(3*128)" "classifier 257/(12*128)"
-do
-    near "the floor of ${part% *}" "$(floor "${part% *}")" \
-        "$(awk "BEGIN { print $(floor qkv) * ${part#* } }")" 0.02
-done
+floor() { sed -n "s/^  $1  *[0-9.]*  *[0-9.]*%\{0,1\}  *\([0-9.]*\) .*/\1/p" "$dir/said"; }
+floors() {                                  # floors "LAYER:ITS PART OF QKV'S"...
+    local part
+    for part in "$@"; do
+        near "the floor of ${part%:*}" "$(floor "${part%:*}")" \
+            "$(awk "BEGIN { print $(floor qkv) * ${part#*:} }")" 0.02
+    done
+}
+floors "att_proj:1/3" "fc:4/3" "mlp_proj:4/3" "attention:64/(3*128)" "classifier:257/(12*128)"
 near "MFLOP a token" "$(sed -n 's/.*that: \([0-9.]*\) MFLOP.*/\1/p' "$dir/said")" \
     "$(awk 'BEGIN { print 1e-6 * (6 * (12*128*128*4 + 128*257) + 12*4*128*64) }')" 0.001
 near "times the floor" "$(sed -n 's/.*takes \([0-9.]*\) times that.*/\1/p' "$dir/said")" \
@@ -49,7 +52,8 @@ else
 fi
 
 # All mixtures are planned and measured, and their ratio is that of the two numbers.
-if command -v mpirun "$python" > /dev/null && [ -x "$build/bench_comm" ] && [ -x "$mpi_train" ]; then
+if command -v mpirun "$python" > /dev/null && [ -x "$build/bench_comm" ] &&
+    [ -x "$mpi_train" ]; then
     for part in ranks plan; do
         "$python" scripts/bench.py --only $part --tiny > "$dir/$part" 2>&1 ||
             note "$part: $(tail -n 1 "$dir/$part")"
@@ -64,6 +68,22 @@ if command -v mpirun "$python" > /dev/null && [ -x "$build/bench_comm" ] && [ -x
     end bench_measures_two_ranks_and_plans
 else
     skip bench_measures_two_ranks_and_plans "needs make build/train_gpt2-mpi build/bench_comm"
+fi
+
+# The GPU's, on the emulator: B=2, T=16, C=32, V=200, two layers. Floors of products are FLOP.
+if [ -x "$build/emulated/bench_cuda" ]; then
+    EMULATOR_MEMORY=900000000 "$build/emulated/bench_cuda" --model 2,2,32,200,16 1 2 \
+        > "$dir/said" 2>&1 || note "$(tail -n 1 "$dir/said")"
+    same "steps" "$(grep -cE '^ +[12] +(none|block) ' "$dir/said")" 4
+    same "launchers" "$(awk '/^launchers/ { on = 1 } on' "$dir/said" | wc -l)" 28
+    floors "att_proj:1/3" "fc and gelu:4/3" "mlp_proj, weight:4/3" "attention:17/(3*32)" \
+        "attention, back:2.5*17/(3*32)" "classifier, both ways:200/(2*32)" "qkv, data:1"
+    near "AdamW's floor" "$(floor AdamW)" \
+        "$(awk "BEGIN { print 30/4 * $(floor 'gradients to zero') }")" 0.05
+    grep -qE '[^a-z](inf|nan)' "$dir/said" && note "$(grep -E -m 1 '[^a-z](inf|nan)' "$dir/said")"
+    end bench_of_a_gpu
+else
+    skip bench_of_a_gpu "needs $build/emulated/bench_cuda"
 fi
 
 exit $failed
