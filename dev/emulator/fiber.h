@@ -10,10 +10,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#if EMULATOR_UCONTEXT || !(defined(__x86_64__) || defined(__aarch64__))
-#define EMULATOR_UCONTEXT 1
-#include <ucontext.h>
-#endif
 #ifndef __has_feature
 #define __has_feature(x) 0
 #endif
@@ -26,7 +22,7 @@ namespace emulator {
 
 // ---- the switch ----
 
-#if defined(__x86_64__) && !EMULATOR_UCONTEXT
+#if defined(__x86_64__)
 
 struct Context { void **sp; };
 
@@ -56,7 +52,7 @@ inline void context_start(Context *c, char *stack, size_t bytes, void (*entry)(v
     c->sp = sp;
 }
 
-#elif defined(__aarch64__) && !EMULATOR_UCONTEXT
+#elif defined(__aarch64__)
 
 struct Context { void **sp; };
 
@@ -90,21 +86,8 @@ inline void context_start(Context *c, char *stack, size_t bytes, void (*entry)(v
     c->sp[11] = (void *)entry;                   // x30, the register that ret jumps to
 }
 
-#else   // any other processor: the C library's switch, about a hundred times slower
-
-typedef ucontext_t Context;
-
-inline void context_switch(Context *from, Context *to) { swapcontext(from, to); }
-
-EMULATOR_UNCOUNTED
-inline void context_start(Context *c, char *stack, size_t bytes, void (*entry)(void)) {
-    getcontext(c);
-    c->uc_stack.ss_sp = stack;
-    c->uc_stack.ss_size = bytes;
-    c->uc_link = nullptr;
-    makecontext(c, entry, 0);
-}
-
+#else
+#error "the emulator switches stacks on x86-64 and AArch64; a switch for others belongs here"
 #endif
 
 // ---- stacks ----
