@@ -22,12 +22,17 @@ namespace emulator {
 
 // ---- the switch ----
 
-#if defined(__x86_64__)
-
 struct Context { void **sp; };
 
 // Saves this fiber's stack pointer in *save and continues at the saved stack pointer `load`.
 extern "C" void emulator_switch(void ***save, void **load) asm("emulator_switch");
+
+inline void context_switch(Context *from, Context *to) {
+    emulator_switch(&from->sp, to->sp);
+}
+
+#if defined(__x86_64__)
+
 asm(".text\n"
     ".p2align 4\n"
     "emulator_switch:\n"
@@ -37,10 +42,6 @@ asm(".text\n"
     "    movq %rsi, %rsp\n"
     "    popq %r15\n    popq %r14\n    popq %r13\n    popq %r12\n    popq %rbx\n    popq %rbp\n"
     "    ret\n");
-
-inline void context_switch(Context *from, Context *to) {
-    emulator_switch(&from->sp, to->sp);
-}
 
 // Lays out the stack as if `entry` had just been called and had switched away.
 EMULATOR_UNCOUNTED
@@ -54,9 +55,6 @@ inline void context_start(Context *c, char *stack, size_t bytes, void (*entry)(v
 
 #elif defined(__aarch64__)
 
-struct Context { void **sp; };
-
-extern "C" void emulator_switch(void ***save, void **load) asm("emulator_switch");
 asm(".text\n"
     ".p2align 4\n"
     "emulator_switch:\n"
@@ -74,10 +72,6 @@ asm(".text\n"
     "    ldp d12, d13, [sp, #128]\n  ldp d14, d15, [sp, #144]\n"
     "    add sp, sp, #160\n"
     "    ret\n");
-
-inline void context_switch(Context *from, Context *to) {
-    emulator_switch(&from->sp, to->sp);
-}
 
 EMULATOR_UNCOUNTED
 inline void context_start(Context *c, char *stack, size_t bytes, void (*entry)(void)) {
