@@ -17,7 +17,7 @@
 #include "../../train_gpt2.c"
 #undef main
 #include <sys/wait.h>
-#include "timing.h"                    // Samples, stream_seconds, peak_memory
+#include "ladder.h"                    // Samples, stream_seconds, peak_memory
 
 typedef struct Part Part;
 typedef struct Setting Setting;
