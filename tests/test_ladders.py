@@ -136,17 +136,6 @@ def test_ladders_page():
         assert "\n\n".join(tables) + "\n" == there, "the page has more than TABLE=1 writes"
 
 
-def test_ladder_table_writes_the_marked_part():
-    with tempfile.TemporaryDirectory() as folder:
-        SCRIPT.PAGE = folder + "/page.md"
-        with open(SCRIPT.PAGE, "w") as f:
-            f.write("before\n" + SCRIPT.BEGIN + "old\n" + SCRIPT.END + "after\n")
-        SCRIPT.write([SCRIPT.table("\n**a**\n\n| rung  | x |\n|---|---|\n| one  |  7 |\n")])
-        with open(SCRIPT.PAGE) as f:
-            assert f.read() == f"before\n{SCRIPT.BEGIN}\n**a**\n\n| rung | x |\n| --- | --- |\n" \
-                f"| one | 7 |\n\n{SCRIPT.END}after\n"
-
-
 def test_ladders_explain_themselves():
     """Each rung's idea, the columns, and a target that exists to go on with."""
     with open(ROOT + "/Makefile", encoding="utf-8") as f:

@@ -1,4 +1,4 @@
-// What the ladders of this folder share. A ladder is one operation of the trainer, from the
+// What the ladders of GPUs share. A ladder is one operation of the trainer, from the
 // plainest kernel to the trainer's, one idea a rung. Every rung is held against the CPU.
 //
 //     make ladder OP=layernorm           checks each rung; then counts it, or times it on a GPU
@@ -146,30 +146,25 @@ static void show_header(void) {
            "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n", "rung");
 }
 
-// A cell of the table, empty if there is nothing to count.
-static void show_cell(int width, int digits, double n) {
-    if (n > 0.0) printf(" %*.*f |", width, digits, n);
-    else printf(" %*s |", width, "");
-}
-
 static void show_counts(const char *name, const Counts &c) {
     double requests = (double)c.global.requests, clocks = (double)c.shared.passes;
+    const struct { int width, digits; double n; } cells[] = {
+        { 7, 0, c.kernels }, { 6, 0, c.warps }, { 9, 3, 1e-6 * c.memory },
+        { 7, 3, 32e-6 * (double)c.global.sectors }, { 8, 0, requests },
+        { 0, 0, 0.0 },                 // of ideal
+        { 6, 0, (double)c.shared.requests }, { 6, 0, clocks },
+        { 6, 2, emulator::ratio(clocks, (double)c.shared.least) },
+        { 5, 1, emulator::ratio((double)c.all.lanes, (double)c.all.requests) },
+        { 8, 0, c.shuffles }, { 8, 0, c.barriers }, { 5, 0, c.mma },
+    };
     printf("| %-26s |", name);
-    show_cell(7, 0, c.kernels);
-    show_cell(6, 0, c.warps);
-    show_cell(9, 3, 1e-6 * c.memory);
-    show_cell(7, 3, 32e-6 * (double)c.global.sectors);
-    show_cell(8, 0, requests);
-    if (requests > 0.0) printf(" %4.1f/%-4.1f |", (double)c.global.sectors / requests,
-                               (double)c.global.ideal / requests);
-    else printf(" %9s |", "");
-    show_cell(6, 0, (double)c.shared.requests);
-    show_cell(6, 0, clocks);
-    show_cell(6, 2, emulator::ratio(clocks, (double)c.shared.least));
-    show_cell(5, 1, emulator::ratio((double)c.all.lanes, (double)c.all.requests));
-    show_cell(8, 0, c.shuffles);
-    show_cell(8, 0, c.barriers);
-    show_cell(5, 0, c.mma);
+    for (auto &cell : cells) {
+        printf(" ");
+        if (cell.width) emulator::show_cell(cell.width, cell.digits, cell.n);
+        else emulator::show_pair(emulator::ratio((double)c.global.sectors, requests),
+                                 emulator::ratio((double)c.global.ideal, requests));
+        printf("|");
+    }
     printf("\n");
 }
 

@@ -1,6 +1,6 @@
 // What the CPU's ladders and benchmarks have in common: arguments, data, how far a rung is off;
-// the multiply-add peak, measured before and after a table's rungs, with a word where other programs
-// took part of the machine meanwhile; medians; what this machine's memory can do.
+// the multiply-add peak, measured before and after a table's rungs, with a word where other
+// programs took part of the machine meanwhile; medians; what this machine's memory can do.
 #pragma once
 #include <errno.h>
 #include <math.h>
