@@ -29,11 +29,14 @@ near "the sum" "$(awk '$1 == "sum" { print $2 }' "$dir/said")" \
 one_line "'nothing': no setting's name begins so" "$build/bench" nothing
 end bench_figures_add_up
 
-# These stand for build/bench, PyTorch and llm.c: a step takes 10, 25 and 30 ms.
+# These stand for build/bench, PyTorch and llm.c: a step takes 10, 25 and 30 ms; on a GPU 20 and 40.
 if command -v "$python" > /dev/null; then
     mkdir "$dir/fake"
     echo 'while read -r _; do echo 10; done' > "$dir/fake/bench"
-    echo 'case "$*" in *import*) echo 1.13.0+cpu ;; *bf16*) echo no memory >&2 ;;
+    echo 'echo "          8      none     20.000       409600    50.0%"' > "$dir/fake/bench_cuda"
+    echo 'case "$*" in *import*) echo 1.13.0+cpu ;;
+          *device\ cuda*) while read -r _; do echo 40; done ;;
+          *bf16*) echo no memory >&2 ;;
           *) while read -r _; do echo 25; done ;; esac' > "$dir/fake/python"
     echo 'while :; do echo "step 1: train loss 3.4 (took 30.0 ms)"; sleep 0.01; done' \
         > "$dir/fake/train_gpt2"
@@ -46,6 +49,8 @@ if command -v "$python" > /dev/null; then
     says "| batchwise | 0.01 s | 0.01 s |"
     says "| PyTorch 1.13.0 fp32 | 0.03 s, 2.5 times | 0.03 s, 2.5 times |"
     says "| llm.c | 0.03 s, 3.0 times |  |"
+    BUILD=$dir/fake PYTHONS=$dir/fake/python "$python" scripts/bench.py --gpu > "$dir/said" 2>&1
+    says "          8     40.000     204800   2.00"
     end bench_compares
 else
     skip bench_compares "needs python3"
