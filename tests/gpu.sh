@@ -6,9 +6,8 @@
 #                                     which travels with the tree; fails above 60 MiB
 #     tests/gpu.sh first              on the GPU, 7 minutes at most: tests, real shapes, benchmark,
 #                                     the same bits twice, compute-sanitizer, ncu, torch.compile
-#     tests/gpu.sh second [TEST...]   3 minutes at most: these tests of test_gpt2 again (or all),
-#                                     the benchmark beside that of build/gpu.old (an older one,
-#                                     carried too), a minute of training, fp32
+#     tests/gpu.sh second [TEST...]   3 minutes at most: these tests of test_gpt2 (or all), benchmarks
+#                                     (build/gpu.old's, too: carry it), a minute of training, fp32
 #
 # Each step has its own limit. A step that fails or is cut off does not stop the others; the exit
 # status is then 1. What the machine lacks is skipped, and the report says so. Two files go to $OUT,
@@ -119,14 +118,13 @@ bench() {                                   # bench NAME PROGRAMS
         s/^/key: $1: /"
 }
 
-loads() { "$python" -c 'import torch' || echo "skipped: needs PyTorch"; }     # into the file cache
-
-torch() {                                   # the first of four rounds compiles
+torch() {                                   # torch [B]: without B, into the file cache alone
     "$python" -c 'import torch; assert torch.cuda.is_available() and torch.compile' ||
         { echo "skipped: needs a PyTorch 2 that sees a GPU"; return; }
-    printf '\n\n\n\n' | "$python" dev/reference/gpt2.py bench --device cuda --dtype bf16 --compile \
-        --layers 12 --heads 12 --channels 768 --vocab 50304 --seq-len 1024 --batch 64 --steps 5 |
-        sed -u 's/.*/key: PyTorch, B=64: & ms an update/'
+    [ $# = 0 ] || printf '\n\n\n\n' |          # rounds; the first one compiles
+        "$python" dev/reference/gpt2.py bench --device cuda --dtype bf16 --compile \
+        --layers 12 --heads 12 --channels 768 --vocab 50304 --seq-len 1024 --batch $1 --steps 5 |
+        sed -u "s/.*/key: PyTorch, B=$1: & ms an update/"
 }
 
 train() {                                   # train NAME COMMAND...: its log is kept as NAME.jsonl
@@ -222,7 +220,7 @@ beside() { step "$@" & steps=$((steps + 1)); }       # others run meanwhile, unt
 first() {
     step 10 "probe" probe
     beside 25 "prepare tales" prepare_tales
-    beside 60 "PyTorch: loads" loads
+    beside 60 "PyTorch: loads" torch
     step 25 "tests, bf16" tests bf16 $some_tests
     wait
     step 60 "real shapes" tests bf16 real_shapes
@@ -232,7 +230,7 @@ first() {
     beside 60 "racecheck" sanitize racecheck
     wait
     step 50 "counters" counters
-    step 80 "PyTorch: torch.compile" torch
+    step 80 "PyTorch: torch.compile" torch 64
 }
 
 second() {                                  # second [TEST...]
