@@ -6,7 +6,7 @@
 #                                     which travels with the tree; fails above 60 MiB
 #     tests/gpu.sh first              on the GPU, 7 minutes at most: tests, real shapes, benchmark,
 #                                     the same bits twice, compute-sanitizer, ncu, torch.compile
-#     tests/gpu.sh second [TEST...]   3 minutes at most: these tests of test_gpt2 (or all), benchmarks
+#     tests/gpu.sh second [TEST...]   3 minutes at most: these tests again, or all; benchmarks
 #                                     (build/gpu.old's, too: carry it), a minute of training, fp32
 #
 # Each step has its own limit. A step that fails or is cut off does not stop the others; the exit
