@@ -148,7 +148,7 @@ WITH_MPI := $(if $(HAVE_MPI),$(BUILD)/train_gpt2-mpi $(BUILD)/bench_comm)
 
 # `make test` is for whoever changes the trainer: what reads its source, and its two programs. An MPI
 # or emulated trainer may be left from an older `make test-all`: it is not looked at.
-CPU_LADDERS := $(BUILD)/ladder $(BUILD)/attention-cpu
+CPU_LADDERS := $(BUILD)/ladder $(BUILD)/attention-cpu $(BUILD)/bench
 SHORT := $(TESTS) $(patsubst %,tests/test_%.sh,prepare resume run train)
 WITHOUT = TRAIN_MPI=none TRAIN_GPU=none EMULATED=none
 
@@ -192,13 +192,14 @@ speedrun:                        ## time an entry to a fixed loss, beside the ba
 	@CC='$(CC)' $(PYTHON) dev/speedrun/verify.py $(ENTRY)
 
 bench: $(if $(filter 1,$(GPU)),$(BUILD)/bench_cuda,$(BUILD)/bench $(WITH_MPI))   ## speed and memory on this machine, beside PyTorch; FULL=1: all; GPU=1: of a GPU
-	@$(if $(filter 1,$(GPU)),$(BUILD)/bench_cuda,rm -f bench.json; BENCH_JSON=bench.json $(BUILD)/bench $(if $(FULL),--full))
-	@command -v $(PYTHON) > /dev/null || { echo 'there is no $(PYTHON) here: not compared'; exit 0; }; \
+	@$(if $(filter 1,$(GPU)),,$(BUILD)/bench $(if $(FULL),--full))
+	@command -v $(PYTHON) > /dev/null || { echo 'there is no $(PYTHON) here: not compared'; \
+	    $(if $(filter 1,$(GPU)),$(BUILD)/bench_cuda); exit; }; \
 	    BUILD=$(BUILD) PRECISION=$(or $(PRECISION),fp32) $(PYTHON) scripts/bench.py $(if \
 	    $(filter 1,$(GPU)),--gpu,$(if $(FULL),--full))
 
-# The ladders of dev/cuda: those that are there. They are counted; where a GPU and nvcc are, timed too.
-LADDERS := $(filter matmul attention layernorm xent bias,$(basename $(notdir $(wildcard dev/cuda/*.cu))))
+# The ladders of GPUs: those that are there. They are counted; where a GPU and nvcc are, timed too.
+LADDERS := $(filter matmul attention layernorm xent bias,$(basename $(notdir $(wildcard dev/ladders/*.cu))))
 HAVE_GPU = $(and $(shell nvidia-smi -L 2>/dev/null),$(shell command -v $(firstword $(NVCC))))
 LADDER   = $(if $(filter $(LADDERS),$(OP)),$(BUILD)/counted/$(OP) $(if $(HAVE_GPU),$(BUILD)/cuda/$(OP)),\
            $(if $(OP),$(BUILD)/$(OP),$(BUILD)/ladder))
@@ -356,7 +357,7 @@ $(BUILD)/ptx/test_gpt2-%: $(BUILD)/tests/test_gpt2.cu.cpp $(PTX_PARTS) $(REFEREN
 	$(EMULATE) -O1 -DEMULATOR_PTX -rdynamic $(if $(filter fp32,$*),-DPRECISION_FP32) -MMD -MP \
 	    -MF $(BUILD)/ptx-$(@F).d $(filter %.cpp %.o %.a,$^) -o $@ -ldl
 
-$(BUILD)/emulated/bench_cuda: $(BUILD)/dev/cuda/bench.cu.cpp $(BUILD)/emulated/library.a
+$(BUILD)/emulated/bench_cuda: $(BUILD)/dev/ladders/bench.cu.cpp $(BUILD)/emulated/library.a
 	@mkdir -p $(@D)
 	$(EMULATE) -O1 $(CU_FLAGS) -MMD -MP -MF $(BUILD)/$(@F)-emulated.d $< $(BUILD)/emulated/library.a -o $@
 
@@ -375,24 +376,21 @@ WHOLE = -fno-tree-vectorize -fno-tree-slp-vectorize -fno-store-merging -fno-cros
 profile: $(BUILD)/count-flags $(BUILD)/profile       ## count what each kernel asks of a GPU, without one; KERNEL=xent GPU=a100
 	@$(BUILD)/profile '$(MODEL)' '$(MICRO_BATCH)' '$(GPU)' '$(KERNEL)'
 
-$(BUILD)/profile: $(BUILD)/dev/cuda/profile.cu.cpp $(BUILD)/count.o $(BUILD)/counted/library.a
+$(BUILD)/profile: $(BUILD)/dev/ladders/profile.cu.cpp $(BUILD)/count.o $(BUILD)/counted/library.a
 	$(COUNT) $(WHOLE) $(CU_FLAGS) -fsanitize=thread -MMD -MP -MT $@ -MF $@.d -c $< -o $@.o
 	$(COUNT) $@.o $(BUILD)/count.o $(BUILD)/counted/library.a -o $@
 
-$(BUILD)/counted/%: $(BUILD)/dev/cuda/%.cu.cpp $(BUILD)/count.o $(BUILD)/counted/library.a
+$(BUILD)/counted/%: $(BUILD)/dev/ladders/%.cu.cpp $(BUILD)/count.o $(BUILD)/counted/library.a
 	@mkdir -p $(@D)
 	$(COUNT) $(WHOLE) $(CU_FLAGS) -fsanitize=thread -MMD -MP -MT $@ -MF $(BUILD)/$*-counted.d -c $< -o $@.o
 	$(COUNT) $@.o $(BUILD)/count.o $(BUILD)/counted/library.a -o $@
 
-$(LADDERS:%=$(BUILD)/dev/cuda/%.cu.cpp): dev/cuda/ladder.cu
+$(LADDERS:%=$(BUILD)/dev/ladders/%.cu.cpp): dev/ladders/ladder.cu
+$(patsubst %,$(BUILD)/dev/ladders/%.cu.cpp,bench profile $(LADDERS)): dev/ladders/gpu.cu
 
-$(LADDERS:%=$(BUILD)/cuda/%): $(BUILD)/cuda/%: dev/cuda/%.cu dev/cuda/ladder.cu train_gpt2.cu $(BUILD)/cuda/library.a
+$(LADDERS:%=$(BUILD)/cuda/%): $(BUILD)/cuda/%: dev/ladders/%.cu $(BUILD)/cuda/library.a
 	@mkdir -p $(@D)
 	$(NVCC) $(NVFLAGS) $(CU_FLAGS) -MMD -MP -MF $(BUILD)/$*-cuda.d $< $(BUILD)/cuda/library.a -o $@ $(CUBLAS)
-
-$(BUILD)/cuda/profile: dev/cuda/profile.cu train_gpt2.cu $(BUILD)/cuda/library.a      # for ncu
-	@mkdir -p $(@D)
-	$(NVCC) $(NVFLAGS) $(CU_FLAGS) -MMD -MP -MF $(BUILD)/profile-cuda.d $< $(BUILD)/cuda/library.a -o $@ $(CUBLAS)
 
 $(BUILD)/test_profile: $(BUILD)/tests/test_profile.cu.cpp $(BUILD)/count.o $(BUILD)/counted/library.a
 	$(COUNT) $(WHOLE) -fsanitize=thread -MMD -MP -MT $@ -MF $@.d -c $< -o $@.o
@@ -401,7 +399,7 @@ $(BUILD)/test_profile: $(BUILD)/tests/test_profile.cu.cpp $(BUILD)/count.o $(BUI
 $(BUILD)/count.o: dev/emulator/count.cpp $(BUILD)/count-flags
 	$(COUNT) -MMD -MP -MF $@.d -c $< -o $@
 
-$(BUILD)/bench_cuda: dev/cuda/bench.cu train_gpt2.cu $(BUILD)/cuda/library.a
+$(BUILD)/bench_cuda: dev/ladders/bench.cu $(BUILD)/cuda/library.a
 	$(NVCC) $(NVFLAGS) $(CU_FLAGS) -MMD -MP -MF $@.d $< $(BUILD)/cuda/library.a -o $@ $(CUBLAS)
 
 $(BUILD)/cuda/test_gpt2-%: tests/test_gpt2.cu train_gpt2.cu $(REFERENCE) $(BUILD)/cuda/library.a

@@ -172,24 +172,14 @@ def find_matplotlib():
 
 
 def save(figure, path):
-    """Writes to a temporary name, then renames: never a half-written file."""
-    kind = path.rsplit(".", 1)[-1].lower()
-    metadata = {"Date": None} if kind == "svg" else None     # the same bytes for the same runs
+    metadata = {"Date": None} if path.lower().endswith(".svg") else None     # the same bytes again
     try:
-        figure.savefig(path + ".tmp", format=kind, dpi=150, metadata=metadata)
-        os.replace(path + ".tmp", path)
+        figure.savefig(path, dpi=150, metadata=metadata)
     except OSError as error:
-        if os.path.isfile(path + ".tmp"):
-            os.remove(path + ".tmp")
         fail(f"--out {path}: {error.strerror.lower()}")
 
 
 # ---------------------------------------------------------------- command line
-
-def check_picture(path):
-    if not path.lower().endswith((".png", ".svg")):
-        fail(f"--out {path}: expected a name that ends in .png or .svg")
-
 
 def read_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -200,7 +190,8 @@ def read_arguments():
     parser.add_argument("--ema", type=float, default=0.95, metavar="D",
                         help="smoothing of the training loss: 0 (none) to below 1; default: 0.95")
     args = parser.parse_args()
-    check_picture(args.out)
+    if not args.out.lower().endswith((".png", ".svg")):
+        fail(f"--out {args.out}: expected a name that ends in .png or .svg")
     if not 0.0 <= args.ema < 1.0:
         fail(f"--ema {args.ema:g}: expected at least 0 and below 1")
     return args

@@ -1,16 +1,11 @@
 """The events of a run's log, as plot.py and watch.py read them: runlog.Run(path).
 
-A full disk, a crash or an editor may leave lines that no trainer wrote. Each reader says their
-number and goes on with the rest.
+A full disk or a crash may leave a torn line. Each reader says its number and goes on with the rest.
 """
 import json
 import os
 import sys
 import time
-
-NUMBERS = ["loss", "val_loss", "whole_loss", "whole_floor", "floor", "seconds", "seconds_data",
-           "seconds_compute", "seconds_comm", "seconds_optimizer"]
-LARGEST = 1e39                                               # a float32 is smaller
 
 
 def fail(message):
@@ -23,39 +18,14 @@ def path_of(run):
     return run if is_log else os.path.join(run, "log.jsonl")
 
 
-def number(value):
-    return isinstance(value, (int, float)) and abs(value) < LARGEST
-
-
-def count(value):
-    return isinstance(value, int) and number(value) and 0 <= value < 2**63
-
-
-def cleaned(value):
-    """The value as JSON and UTF-8 hold it: without NaN, infinity and halves of characters."""
-    if isinstance(value, dict):
-        return {cleaned(key): cleaned(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [cleaned(item) for item in value]
-    if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return value if not isinstance(value, float) or number(value) else None
-
-
 def parsed(line):
-    """The event of a line of bytes, or None. null stands for a number that is not known."""
+    """The event of a line of bytes, or None if it is torn. null stands for a number that is not
+    known."""
     try:
-        event = cleaned(json.loads(line.decode("utf-8-sig", "replace")))
-    except (ValueError, RecursionError):
+        event = json.loads(line.decode("utf-8", "replace"))
+    except ValueError:
         return None
-    if not isinstance(event, dict) or not isinstance(event.get("event"), str):
-        return None
-    placed = event["event"] in ("step", "skip", "eval")      # a point of a curve
-    kinds = [(count, ["step", "tokens"], not placed), (number, NUMBERS, True),
-             (lambda value: isinstance(value, str), ["text", "reason"], True)]
-    good = all(optional if event.get(key) is None else is_kind(event[key])
-               for is_kind, keys, optional in kinds for key in keys)
-    return event if good else None
+    return event if isinstance(event, dict) and "event" in event else None
 
 
 class Run:
@@ -102,7 +72,7 @@ class Run:
         kept = self.events
         if event["event"] == "start":                        # of several runs in a log, the last
             kept = []
-        if event["event"] == "resume" and count(event.get("step")):   # drops what followed it
+        if event["event"] == "resume":                       # drops what followed it
             kept = [e for e in self.events if (e.get("step") or 0) <= event["step"]]
         if len(kept) < len(self.events):
             self.events, self.version = kept, self.version + 1

@@ -341,10 +341,8 @@ def main():
             serve(run, args.port)
     except KeyboardInterrupt:
         pass
-    except OSError as error:                                 # a full disk; or | head, in silence
+    except BrokenPipeError:                                  # | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):
-            fail(f"stdout: {error.strerror.lower()}")
 
 
 if __name__ == "__main__":

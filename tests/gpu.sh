@@ -5,15 +5,13 @@
 #     tests/gpu.sh build              with nvcc, no GPU: programs for GPU_ARCHS (90) in build/gpu,
 #                                     which travels with the tree; fails above 60 MiB
 #     tests/gpu.sh first              on the GPU, 7 minutes at most: tests, real shapes, benchmark,
-#                                     PyTorch's attention, the same bits twice, compute-sanitizer,
-#                                     ncu, torch.compile
-#     tests/gpu.sh second [TEST...]   3 minutes at most: these tests of test_gpt2 again (or all),
-#                                     the benchmark beside that of build/gpu.old (an older one,
-#                                     carried too), a minute of training, fp32
+#                                     the same bits twice, compute-sanitizer, ncu, torch.compile
+#     tests/gpu.sh second [TEST...]   3 minutes at most: these tests again, or all; benchmarks
+#                                     (build/gpu.old's, too: carry it), a minute of training, fp32
 #
 # Each step has its own limit. A step that fails or is cut off does not stop the others; the exit
 # status is then 1. What the machine lacks is skipped, and the report says so. Two files go to $OUT,
-# or else to dev/results/GPU-DATE: first.md, the report, and first.tar.gz, every log and JSON. Both
+# or else to dev/results/GPU-DATE: first.md, the report, and first.tar.gz, every log. Both
 # are written anew after each step, so that a call that is killed leaves what it knows.
 #
 #     STAND_IN=1 tests/gpu.sh first   no GPU: emulated programs (make build-all) at tiny sizes, to
@@ -58,7 +56,7 @@ esac
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
 trap 'rm -rf "$work"' EXIT
-kept=$work/kept && mkdir "$kept" "$work/bench" "$work/older"    # kept: logs and JSONs
+kept=$work/kept && mkdir "$kept"
 
 gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader 2> /dev/null | head -n 1)
 if [ -z "${STAND_IN:-}" ]; then
@@ -114,16 +112,19 @@ prepare_tales() {
 
 tests() { stdbuf -oL "$programs/test_gpt2-$1" "${@:2}"; }
 
-bench() {                                   # bench NAME PROGRAMS: its numbers go to NAME.json
-    cd "$work/$1" && "$2/bench_cuda" $bench | sed -uE "p
+bench() {                                   # bench NAME PROGRAMS
+    "$2/bench_cuda" $bench | sed -uE "p
         /^[^ ].*TFLOP|MFU|^ +[0-9]+ +none|calls| (attention|cross-entropy|layernorm)/! d
-        s/^/key: $1: /" && cp bench_cuda.json "$kept/$1.json"
+        s/^/key: $1: /"
 }
 
-torch() {                                   # torch --help brings PyTorch into the file cache
-    "$python" -c 'import torch; assert torch.cuda.is_available()' ||
-        { echo "skipped: needs a PyTorch that sees a GPU"; return; }
-    "$python" dev/reference/bench_cuda.py "$@" | sed -u 's/^ *[0-9].*\|.* ms.*/key: &/'
+torch() {                                   # torch [B]: without B, into the file cache alone
+    "$python" -c 'import torch; assert torch.cuda.is_available() and torch.compile' ||
+        { echo "skipped: needs a PyTorch 2 that sees a GPU"; return; }
+    [ $# = 0 ] || printf '\n\n\n\n' |          # rounds; the first one compiles
+        "$python" dev/reference/gpt2.py bench --device cuda --dtype bf16 --compile \
+        --layers 12 --heads 12 --channels 768 --vocab 50304 --seq-len 1024 --batch $1 --steps 5 |
+        sed -u "s/.*/key: PyTorch, B=$1: & ms an update/"
 }
 
 train() {                                   # train NAME COMMAND...: its log is kept as NAME.jsonl
@@ -219,12 +220,11 @@ beside() { step "$@" & steps=$((steps + 1)); }       # others run meanwhile, unt
 first() {
     step 10 "probe" probe
     beside 25 "prepare tales" prepare_tales
-    beside 60 "PyTorch: loads" torch --help
+    beside 60 "PyTorch: loads" torch
     step 25 "tests, bf16" tests bf16 $some_tests
     wait
     step 60 "real shapes" tests bf16 real_shapes
     step 35 "benchmark" bench bench "$programs"
-    step 20 "PyTorch: attention" torch --attention
     step 60 "the same bits without a graph" graph
     beside 60 "memcheck" sanitize memcheck
     beside 60 "racecheck" sanitize racecheck

@@ -1,103 +1,94 @@
 #!/usr/bin/env bash
-# What `make bench` says is what it measured: its results add up, and it compares what it was told
-# to. In a copy of the tree; how fast anything is does not matter here.
+# What `make bench` says is what it measured: its figures add up, and it compares what it was told
+# to. How fast anything is does not matter here.
 . "$(dirname "$0")/tools.sh"
 export OMP_NUM_THREADS=1 BENCH_PAUSE=0
-unset BATCHWISE_DATA BENCH_JSON BUILD PYTHONS LLMC PYTHONUNBUFFERED
-here=$PWD python=${PYTHON:-python3}
+unset PYTHONS LLMC PYTHONUNBUFFERED
+python=${PYTHON:-python3}
 
 says() { grep -qF -e "$1" "$dir/said" || note "does not say '$1': $(tail -n 1 "$dir/said")"; }
 
-tree=$dir/tree
-mkdir "$tree"
-cp -r Makefile train_gpt2.c dataloader.h dev scripts "$tree" && cd "$tree" || exit 1
-make -s PRECISION=fp32 OPENMP=0 CFLAGS=-O2 build/bench > "$dir/said" 2>&1 ||
-    { echo "FAIL bench_builds: $(tail -n 1 "$dir/said")"; exit 1; }
-
-# value KEY: of the one result in $dir/results. Where two are compared within 1e-5, awk's six digits
-# are all that lies between them.
-value() { sed -n "s/.*\"$1\":\([-+0-9.e]*\)[,}].*/\1/p" "$dir/results"; }
-valid() {                                   # valid FILE: it is JSON, where that can be checked
-    command -v "$python" > /dev/null || return
-    "$python" -m json.tool "$1" > /dev/null 2> "$dir/invalid" ||
-        note "$1: $(tail -n 1 "$dir/invalid")"
+# Floors of B=12, T=64, C=128, V=257 as parts of qkv's, and FLOP a token: by hand.
+"$build/bench" characters > "$dir/said" 2>&1 || note "$(tail -n 1 "$dir/said")"
+floor() { sed -n "s/^  $1  *[0-9.]*  *[0-9.]*%\{0,1\}  *\([0-9.]*\) .*/\1/p" "$dir/said"; }
+floors() {                                  # floors "LAYER:ITS PART OF QKV'S"...
+    local part
+    for part in "$@"; do
+        near "the floor of ${part%:*}" "$(floor "${part%:*}")" \
+            "$(awk "BEGIN { print $(floor qkv) * ${part#*:} }")" 0.02
+    done
 }
-results() {                                 # results COMMAND...: runs it, for its results
-    rm -f "$dir/results"
-    BENCH_JSON=$dir/results "$@" > "$dir/said" 2>&1 ||
-        note "$*: $(tail -n 1 "$dir/said")"
-}
+floors "att_proj:1/3" "fc:4/3" "mlp_proj:4/3" "attention:64/(3*128)" "classifier:257/(12*128)"
+near "MFLOP a token" "$(sed -n 's/.*that: \([0-9.]*\) MFLOP.*/\1/p' "$dir/said")" \
+    "$(awk 'BEGIN { print 1e-6 * (6 * (12*128*128*4 + 128*257) + 12*4*128*64) }')" 0.001
+near "times the floor" "$(sed -n 's/.*takes \([0-9.]*\) times that.*/\1/p' "$dir/said")" \
+    "$(awk '$2 == "step" { s = $3 } $1 == "floor" { print s / $2 }' "$dir/said")" 0.05
+near "the sum" "$(awk '$1 == "sum" { print $2 }' "$dir/said")" \
+    "$(sed -n 's/^  [a-z][a-z_ ]*  *\([0-9.]*\)  *[0-9.]*%.*/\1/p' "$dir/said" |
+       awk '{ sum += $1; n++ } END { print n == 13 ? sum : n " layers" }')" 0.003
+one_line "'nothing': no setting's name begins so" "$build/bench" nothing
+end bench_figures_add_up
 
-results build/bench "make run" tokenizer
-same "results" "$(grep -c '"name"' "$dir/results")" 1
-says "tokenizer: needs data/gpt2.tiktoken"
-valid "$dir/results"
-flops=$((1024 * (6 * (12*64*64*2 + 64*257) + 12*2*64*256)))
-near "FLOP a token" "$(value mflop_per_token)" \
-    "$(awk -v f=$flops 'BEGIN { print f / 1024e6 }')" 1e-5
-floor=$(awk -v f=$flops -v p="$(value peak_gflops)" -v s="$(value stream_gb_per_s)" \
-    'BEGIN { print 1e3 * (f / (p * 1e9) + 28 * 132928 / (s * 1e9)) }')
-near "the floor" "$(value floor_ms)" "$floor" 1e-5
-near "times the floor" "$(value x_floor)" \
-    "$(awk -v s="$(value step_ms)" -v f="$(value floor_ms)" 'BEGIN { print s / f }')" 1e-5
-# The layers' floors are those of all blocks, of attention half.
-sum=$(sed -n 's/.*"layers_floor_ms":{\([^}]*\)}.*/\1/p' "$dir/results" | tr ',' '\n' |
-    awk -F: '{ sum += $2 } END { print sum }')
-near "the sum of the floors" "$sum" "$(awk -v p="$(value layers_peak_gflops)" \
-    'BEGIN { print 1e-6 * 1024*64 * (72*64*2 + 6*256*2 + 6*257) / p }')" 1e-4
-same "layers with a time" "$(grep -cE '^  [a-z][a-z_ ]* +[0-9.]+ +[0-9.]+%' "$dir/said")" 13
-end bench_results_add_up
-
-results build/bench primes
-same "products" "$(grep -c '"name"' "$dir/results")" 6
-valid "$dir/results"
-one_line "'nothing': no setting's name begins so" build/bench nothing
-end bench_products
-
-# ---- beside others ----
-
-# These stand for build/bench, PyTorch and llm.c: a step takes 10, 25 and 30 ms.
+# These stand for build/bench, PyTorch and llm.c: a step takes 10, 25 and 30 ms; on a GPU 20 and 40.
 if command -v "$python" > /dev/null; then
     mkdir "$dir/fake"
     echo 'while read -r _; do echo 10; done' > "$dir/fake/bench"
-    echo 'case "$*" in *import*) echo 1.13.0+cpu ;; *bf16*) echo no memory >&2 ;;
+    echo 'echo "          8      none     20.000       409600    50.0%"' > "$dir/fake/bench_cuda"
+    echo 'case "$*" in *import*) echo 1.13.0+cpu ;;
+          *device\ cuda*) while read -r _; do echo 40; done ;;
+          *bf16*) echo no memory >&2 ;;
           *) while read -r _; do echo 25; done ;; esac' > "$dir/fake/python"
     echo 'while :; do echo "step 1: train loss 3.4 (took 30.0 ms)"; sleep 0.01; done' \
         > "$dir/fake/train_gpt2"
     sed -i '1i #!/bin/sh' "$dir"/fake/* && chmod +x "$dir"/fake/*
-    echo '[{"name": "characters, B=12 T=64, threads 1, beside llm.c", "ratio": 2.0}, {"name":
-        "characters, B=12 T=64, threads 1, beside PyTorch 1.13.0 fp32", "ratio": 2.0}]' > bench.json
     PRECISION=bf16 BUILD=$dir/fake PYTHONS=$dir/fake/python LLMC=$dir/fake \
         "$python" scripts/bench.py --full --only steps > "$dir/said" 2>&1 ||
         note "bench.py: $(tail -n 1 "$dir/said")"
     says "PyTorch 1.13.0 fp32               25.0 ms   here      10.0 ms    2.50 times as fast here"
     says "PyTorch 1.13.0 bf16          not compared: no memory"
+    says "| batchwise | 0.01 s | 0.01 s |"
     says "| PyTorch 1.13.0 fp32 | 0.03 s, 2.5 times | 0.03 s, 2.5 times |"
     says "| llm.c | 0.03 s, 3.0 times |  |"
-    same "results" "$(grep -c '"name".*"ratio": ' bench.json)" 6
-    valid bench.json
+    BUILD=$dir/fake PYTHONS=$dir/fake/python "$python" scripts/bench.py --gpu > "$dir/said" 2>&1
+    says "          8     40.000     204800   2.00"
     end bench_compares
 else
     skip bench_compares "needs python3"
 fi
 
-# ---- plans ----
-
 # All mixtures are planned and measured, and their ratio is that of the two numbers.
-if command -v mpirun > /dev/null && [ -x "$here/build/train_gpt2-mpi" ] &&
-    [ -x "$here/build/bench_comm" ] && [ -x "$here/prepare" ]; then
-    cp "$here/build/train_gpt2-mpi" "$here/build/bench_comm" build && cp "$here/prepare" .
-    run env CHANNELS=128 LAYERS=1 SEQ_LEN=16 STEPS=4 scripts/bench_plan.sh 1
-    cp "$dir/stdout" "$dir/said"
+if command -v mpirun "$python" > /dev/null && [ -x "$build/bench_comm" ] &&
+    [ -x "$mpi_train" ]; then
+    for part in ranks plan; do
+        "$python" scripts/bench.py --only $part --tiny > "$dir/$part" 2>&1 ||
+            note "$part: $(tail -n 1 "$dir/$part")"
+    done
+    mv "$dir/plan" "$dir/said"
     says "planned order:"
     awk '$1 ~ /^(one|data|tensor)_/ && NF == 4 && $2 > 0 && $3 > 0 {      # each is rounded to 0.01
              r = $2 / $3; d = r - $4; n += (d < 0 ? -d : d) < 0.0051 + 0.0051 * (1 + r) / $3 }
          END { exit n != 7 }' "$dir/said" || note "ratios are not planned / measured"
-    grep -qE '^all-reduce between two ranks: [1-9][0-9.]* us \+ [0-9.e-]+ ns a byte' "$dir/said" ||
-        note "no link: $(head -n 2 "$dir/said")"
-    end bench_plan_measures_all_mixtures
+    grep -qE 'waited .*: [0-9.]+ ms, .* without overlap [0-9.]+ of [0-9.]+ ms' "$dir/ranks" ||
+        note "ranks: $(tail -n 1 "$dir/ranks")"
+    end bench_measures_two_ranks_and_plans
 else
-    skip bench_plan_measures_all_mixtures "needs make build/train_gpt2-mpi build/bench_comm"
+    skip bench_measures_two_ranks_and_plans "needs make build/train_gpt2-mpi build/bench_comm"
+fi
+
+# The GPU's, on the emulator: B=2, T=16, C=32, V=200, two layers. Floors of products are FLOP.
+if [ -x "$build/emulated/bench_cuda" ]; then
+    EMULATOR_MEMORY=900000000 "$build/emulated/bench_cuda" --model 2,2,32,200,16 1 2 \
+        > "$dir/said" 2>&1 || note "$(tail -n 1 "$dir/said")"
+    same "steps" "$(grep -cE '^ +[12] +(none|block) ' "$dir/said")" 4
+    same "launchers" "$(awk '/^launchers/ { on = 1 } on' "$dir/said" | wc -l)" 28
+    floors "att_proj:1/3" "fc and gelu:4/3" "mlp_proj, weight:4/3" "attention:17/(3*32)" \
+        "attention, back:2.5*17/(3*32)" "classifier, both ways:200/(2*32)" "qkv, data:1"
+    near "AdamW's floor" "$(floor AdamW)" \
+        "$(awk "BEGIN { print 30/4 * $(floor 'gradients to zero') }")" 0.05
+    grep -qE '[^a-z](inf|nan)' "$dir/said" && note "$(grep -E -m 1 '[^a-z](inf|nan)' "$dir/said")"
+    end bench_of_a_gpu
+else
+    skip bench_of_a_gpu "needs $build/emulated/bench_cuda"
 fi
 
 exit $failed

@@ -129,7 +129,7 @@ if [ -n "${LONG:-}" ]; then
     compiles "80 100" PRECISION=bf16 build/bench_cuda
     compiles 90 build/cuda/test_gpt2-{bf16,fp32}
     indexed=                                # a rung of a ladder may index its registers
-    compiles 90 $(cd dev/cuda && grep -l 'include "ladder.cu"' -- *.cu |
+    compiles 90 $(cd dev/ladders && grep -l 'include "ladder.cu"' -- *.cu |
         sed 's|\(.*\)\.cu$|build/cuda/\1|')
 fi
 end cuda_compiles_without_warnings

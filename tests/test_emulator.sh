@@ -162,7 +162,7 @@ passes() {
     end "$name"
 }
 sanitize="-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all"
-passes emulator_with_ucontext_on_one_core "$cxx" -O0 -g -DEMULATOR_UCONTEXT=1
+passes emulator_on_one_core "$cxx" -O0 -g
 [ -z "${LONG:-}" ] || passes emulator_with_gcc g++ -O3 -march=native -fopenmp
 for seed in 1 2; do
     EMULATOR_SHUFFLE=$seed "$dir/test" > "$dir/said" 2>&1 ||

@@ -7,7 +7,7 @@ programs=$dir/programs
 mkdir "$programs"
 
 # The benchmark takes too long, and real shapes fail. If there is a file `differs`, the benchmark
-# writes no numbers instead, and training without graphs ends in other weights.
+# ends well, and training without graphs ends in other weights.
 cat > "$programs/program" << 'STUB'
 #!/usr/bin/env bash
 echo "asked: $*"
@@ -36,14 +36,14 @@ OUT=$dir/first LIMIT=5 gpu_sh first
 same "exit status" $status 1
 same "the steps of the first call" "$(rows "$dir/first/first.md")" "probe: ok; prepare tales: ok; \
 PyTorch: loads: skipped; tests, bf16: ok; real shapes: FAILED; benchmark: FAILED; \
-PyTorch: attention: skipped; the same bits without a graph: ok; memcheck: ok; \
+the same bits without a graph: ok; memcheck: ok; \
 racecheck: ok; counters: ok; PyTorch: torch.compile: skipped;"
 has "$dir/first/first.md" "# EMULATED"
 has "$dir/first/first.md" "| benchmark | FAILED: not done in 5 s |"
 has "$dir/first/first.md" "the same losses and weights"
 same "files" "$(ls -A "$dir/first" | xargs)" "first.md first.tar.gz"
 same "logs" "$(tar -xOzf "$dir/first/first.tar.gz" | grep -c '^asked: ')" 10
-same "archived" "$(tar -tzf "$dir/first/first.tar.gz" | grep -c '\.log$')" 12
+same "archived" "$(tar -tzf "$dir/first/first.tar.gz" | grep -c '\.log$')" 11
 end gpu_first_call
 
 touch "$programs/differs" && ln -s "$programs" "$programs.old"
@@ -51,7 +51,7 @@ OUT=$dir/first gpu_sh first
 has "$dir/first/first.md" "| the same bits without a graph | FAILED |"
 OUT=$dir/second gpu_sh second layernorm gelu
 same "the steps of the second call" "$(rows "$dir/second/second.md")" "probe: ok; \
-prepare tales: ok; tests, bf16: ok; benchmark, older: FAILED; benchmark: FAILED; \
+prepare tales: ok; tests, bf16: ok; benchmark, older: ok; benchmark: ok; \
 a minute of training: ok; fp32: ok;"
 tar -xOzf "$dir/second/second.tar.gz" | grep -q '^asked: layernorm gelu$' || note "other tests"
 one_line "goes elsewhere" env STAND_IN="$programs" OUT=dev/results/emulated tests/gpu.sh first

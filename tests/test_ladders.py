@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The ladders of dev/cuda: every rung is right, and a wrong one is found; dev/cuda/counted.md has the
+"""The ladders of GPUs: every rung is right, and a wrong one is found; dev/cuda/counted.md has the
 tables of counts that the programs print.
 
     LONG=1 tests/test_ladders.py        all ladders, not only one of them
@@ -22,7 +22,7 @@ ENVIRONMENT = {k: v for k, v in os.environ.items()
                if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "OP", "BUILD", "PRECISION")}
 ENVIRONMENT["OMP_WAIT_POLICY"] = "passive"
 ENVIRONMENT["OMP_NUM_THREADS"] = "1"      # an atomicAdd that must try again is counted twice
-LADDERS = sorted(os.path.basename(path)[:-3] for path in glob.glob(ROOT + "/dev/cuda/*.cu")
+LADDERS = sorted(os.path.basename(path)[:-3] for path in glob.glob(ROOT + "/dev/ladders/*.cu")
                  if '#include "ladder.cu"' in open(path, encoding="utf-8").read())
 OPERATIONS = LADDERS if os.environ.get("LONG") else ["layernorm"]
 PROGRAMS = ["build/counted/" + name for name in OPERATIONS]
@@ -74,7 +74,7 @@ def test_ladders_agree():
 
 def check_of(name, change, *flags):
     """What a ladder's check says, its source changed, without counters: (status, stderr)."""
-    with open(f"{ROOT}/build/dev/cuda/{name}.cu.cpp", encoding="utf-8") as f:
+    with open(f"{ROOT}/build/dev/ladders/{name}.cu.cpp", encoding="utf-8") as f:
         source = change(f.read())
     with tempfile.TemporaryDirectory() as folder:
         with open(folder + "/ladder.cpp", "w", encoding="utf-8") as f:
@@ -136,17 +136,6 @@ def test_ladders_page():
         assert "\n\n".join(tables) + "\n" == there, "the page has more than TABLE=1 writes"
 
 
-def test_ladder_table_writes_the_marked_part():
-    with tempfile.TemporaryDirectory() as folder:
-        SCRIPT.PAGE = folder + "/page.md"
-        with open(SCRIPT.PAGE, "w") as f:
-            f.write("before\n" + SCRIPT.BEGIN + "old\n" + SCRIPT.END + "after\n")
-        SCRIPT.write([SCRIPT.table("\n**a**\n\n| rung  | x |\n|---|---|\n| one  |  7 |\n")])
-        with open(SCRIPT.PAGE) as f:
-            assert f.read() == f"before\n{SCRIPT.BEGIN}\n**a**\n\n| rung | x |\n| --- | --- |\n" \
-                f"| one | 7 |\n\n{SCRIPT.END}after\n"
-
-
 def test_ladders_explain_themselves():
     """Each rung's idea, the columns, and a target that exists to go on with."""
     with open(ROOT + "/Makefile", encoding="utf-8") as f:
@@ -157,7 +146,7 @@ def test_ladders_explain_themselves():
         for column in ("kernels", "memory MB", "of ideal", "bank x", "lanes"):
             assert column in columns, f"{name} does not explain {column}"
         last = out.rstrip().splitlines()[-1]
-        target = re.search(r"^Next: .*dev/cuda/(\w+)\.cu.*`make (\w+)(?: OP=(\w+))?`", last)
+        target = re.search(r"^Next: .*dev/ladders/(\w+)\.cu.*`make (\w+)(?: OP=(\w+))?`", last)
         assert target and target[1] == name, last
         assert f"\n{target[2]}:" in makefile and (target[3] or name) in LADDERS, last
 

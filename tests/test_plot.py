@@ -91,7 +91,6 @@ def test_plot_pictures():
     with open(out, "rb") as f:
         head = f.read(24)
     assert head.startswith(b"\x89PNG") and min(struct.unpack(">2I", head[16:24])) > 500
-    assert not os.path.exists(out + ".tmp")
     other = write_log(LONG + [evaluation(40, 0.9)])
     svg = draw_svg(tales, other, "--x", "seconds", "--log-x", "--ema", "0.5")
     for words in [os.path.basename(tales) + "  0.625", os.path.basename(other) + "  0.900",

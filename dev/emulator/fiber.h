@@ -10,10 +10,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#if EMULATOR_UCONTEXT || !(defined(__x86_64__) || defined(__aarch64__))
-#define EMULATOR_UCONTEXT 1
-#include <ucontext.h>
-#endif
 #ifndef __has_feature
 #define __has_feature(x) 0
 #endif
@@ -26,12 +22,17 @@ namespace emulator {
 
 // ---- the switch ----
 
-#if defined(__x86_64__) && !EMULATOR_UCONTEXT
-
 struct Context { void **sp; };
 
 // Saves this fiber's stack pointer in *save and continues at the saved stack pointer `load`.
 extern "C" void emulator_switch(void ***save, void **load) asm("emulator_switch");
+
+inline void context_switch(Context *from, Context *to) {
+    emulator_switch(&from->sp, to->sp);
+}
+
+#if defined(__x86_64__)
+
 asm(".text\n"
     ".p2align 4\n"
     "emulator_switch:\n"
@@ -41,10 +42,6 @@ asm(".text\n"
     "    movq %rsi, %rsp\n"
     "    popq %r15\n    popq %r14\n    popq %r13\n    popq %r12\n    popq %rbx\n    popq %rbp\n"
     "    ret\n");
-
-inline void context_switch(Context *from, Context *to) {
-    emulator_switch(&from->sp, to->sp);
-}
 
 // Lays out the stack as if `entry` had just been called and had switched away.
 EMULATOR_UNCOUNTED
@@ -56,11 +53,8 @@ inline void context_start(Context *c, char *stack, size_t bytes, void (*entry)(v
     c->sp = sp;
 }
 
-#elif defined(__aarch64__) && !EMULATOR_UCONTEXT
+#elif defined(__aarch64__)
 
-struct Context { void **sp; };
-
-extern "C" void emulator_switch(void ***save, void **load) asm("emulator_switch");
 asm(".text\n"
     ".p2align 4\n"
     "emulator_switch:\n"
@@ -79,10 +73,6 @@ asm(".text\n"
     "    add sp, sp, #160\n"
     "    ret\n");
 
-inline void context_switch(Context *from, Context *to) {
-    emulator_switch(&from->sp, to->sp);
-}
-
 EMULATOR_UNCOUNTED
 inline void context_start(Context *c, char *stack, size_t bytes, void (*entry)(void)) {
     c->sp = (void **)(stack + bytes) - 20;
@@ -90,21 +80,8 @@ inline void context_start(Context *c, char *stack, size_t bytes, void (*entry)(v
     c->sp[11] = (void *)entry;                   // x30, the register that ret jumps to
 }
 
-#else   // any other processor: the C library's switch, about a hundred times slower
-
-typedef ucontext_t Context;
-
-inline void context_switch(Context *from, Context *to) { swapcontext(from, to); }
-
-EMULATOR_UNCOUNTED
-inline void context_start(Context *c, char *stack, size_t bytes, void (*entry)(void)) {
-    getcontext(c);
-    c->uc_stack.ss_sp = stack;
-    c->uc_stack.ss_size = bytes;
-    c->uc_link = nullptr;
-    makecontext(c, entry, 0);
-}
-
+#else
+#error "the emulator switches stacks on x86-64 and AArch64; a switch for others belongs here"
 #endif
 
 // ---- stacks ----

@@ -153,21 +153,24 @@ inline std::string short_name(const ProfileRow &r) {
     return at == std::string::npos ? name : name.erase(at, 7);
 }
 
+// A cell of a table, empty if there is nothing to count. Of two numbers, the second is the least.
+inline void show_cell(int width, int digits, double n) {
+    if (n > 0.0) printf("%*.*f ", width, digits, n);
+    else printf("%*s ", width, "");
+}
+inline void show_pair(double n, double least) {
+    if (n > 0.0) printf("%4.1f/%-4.1f ", n, least);
+    else printf("%9s ", "");
+}
+
 inline void show_row(const ProfileRow &r) {
     double requests = (double)r.global.requests;
     printf("%-27.27s %5zu %8.3f ", short_name(r).c_str(), (size_t)r.launches, 1e-6 * r.memory);
-    if (requests > 0) printf("%8.3f ", 32e-6 * (double)r.global.sectors);
-    else printf("%8s ", "");
-    if (requests > 0) printf("%4.1f/%-4.1f ", ratio((double)r.global.sectors, requests),
-                             ratio((double)r.global.ideal, requests));
-    else printf("%9s ", "");
-    double least = (double)r.shared.least;
-    if (least > 0) printf("%5.2f ", (double)r.shared.passes / least);
-    else printf("%5s ", "");
-    if (r.lanes > 0) printf("%5.1f ", r.lanes);
-    else printf("%5s ", "");
-    if (r.flops > 0) printf("%8.1f ", 1e-6 * r.flops);
-    else printf("%8s ", "");
+    show_cell(8, 3, 32e-6 * (double)r.global.sectors);
+    show_pair(ratio((double)r.global.sectors, requests), ratio((double)r.global.ideal, requests));
+    show_cell(5, 2, ratio((double)r.shared.passes, (double)r.shared.least));
+    show_cell(5, 1, r.lanes);
+    show_cell(8, 1, 1e-6 * r.flops);
     printf("%8.3f %s\n", 1e6 * r.seconds[r.longest], resource_names[r.longest]);
 }
 
@@ -277,13 +280,9 @@ inline void show_line(const ProfileLine &line, const Tally &t) {
     double requests = (double)t.requests;
     printf("%-18s %-12s %8zu %5.1f ", chain.c_str(), kind_names[line.kind], (size_t)t.requests,
            (double)t.lanes / requests);
-    if (t.bytes > 0) printf("%5.1f ", (double)t.bytes / (double)t.lanes);
-    else printf("%5s ", "");
-    if (line.kind <= ATOMIC)
-        printf("%4.1f/%-4.1f ", (double)t.sectors / requests, (double)t.ideal / requests);
-    else if (line.kind <= SHARED_STORE)
-        printf("%4.1f/%-4.1f ", (double)t.passes / requests, (double)t.least / requests);
-    else printf("%9s ", "");
+    show_cell(5, 1, (double)t.bytes / (double)t.lanes);
+    if (line.kind <= ATOMIC) show_pair((double)t.sectors / requests, (double)t.ideal / requests);
+    else show_pair((double)t.passes / requests, (double)t.least / requests);
     const SourceLine *shown = NULL;              // a helper stands above the kernel that calls it
     for (const SourceLine &p : line.places)
         if (p.first == file && p.second >= line.places[0].second) shown = &p;

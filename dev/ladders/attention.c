@@ -11,8 +11,7 @@
 // the comments were measured on one core of a Zen 5, at T = 64.
 #undef PRECISION_BF16                  // all rungs in fp32
 #include "../base/base.h"
-#include "../base/rng.h"               // rng_make, rng_uniform
-#include "ladder.h"                    // difference, peaks_measure, say_if_busy
+#include "ladder.h"                    // random_numbers, difference, peaks_measure, say_if_busy
 #define main train_gpt2_main
 #include "../../train_gpt2.c"          // attention_forward_plain, attention_backward_plain, dot
 #undef main
@@ -220,13 +219,6 @@ typedef struct {
 
 static float *numbers(size_t n) { return alloc_or_die(n * sizeof(float), "attention's data"); }
 
-static float *random_numbers(size_t n, uint64_t stream) {
-    float *x = numbers(n);
-    Rng rng = rng_make(1, stream);
-    for (size_t i = 0; i < n; i++) x[i] = 2.0f * (float)rng_uniform(&rng) - 1.0f;
-    return x;
-}
-
 static Data data_init(int B, int T, int NH, int HS, int threads) {
     Data d = { .B = B, .T = T, .NH = NH, .C = NH*HS, .N = (size_t)B*T };
     size_t wide = d.N * d.C, rows = d.N * NH;
@@ -258,27 +250,16 @@ static void fill(float *x, size_t n) {
 // Seconds of the fastest of several runs. Before each, results are full of not-a-number, so that
 // the check finds a rung which adds to what is there, or leaves an element out. Each backward pass
 // gets the first rung's out and lse.
-static double forward_seconds(const Rung *r, Data *d, double at_least) {
+static double rung_seconds(const Rung *r, Data *d, bool backward, double at_least) {
     double best = INFINITY;
     for (double total = 0.0; total <= at_least; ) {
-        fill(d->out, d->N * d->C);
-        fill(d->lse, d->N * d->NH);
+        fill(backward ? d->dqkv : d->out, (backward ? 3 : 1) * d->N * d->C);
+        if (!backward) fill(d->lse, d->N * d->NH);
         double start = seconds_now();
-        r->forward(d->out, d->lse, d->scratch, d->qkv, d->B, d->T, 0, d->C, d->NH);
-        double seconds = seconds_now() - start;
-        best = fmin(best, seconds);
-        total += seconds;
-    }
-    return best;
-}
-
-static double backward_seconds(const Rung *r, Data *d, double at_least) {
-    double best = INFINITY;
-    for (double total = 0.0; total <= at_least; ) {
-        fill(d->dqkv, 3 * d->N * d->C);
-        double start = seconds_now();
-        r->backward(d->dqkv, d->scratch, d->dout, d->qkv, d->first_out, d->first_lse, d->B, d->T,
-                    d->C, d->NH);
+        if (backward)
+            r->backward(d->dqkv, d->scratch, d->dout, d->qkv, d->first_out, d->first_lse, d->B,
+                        d->T, d->C, d->NH);
+        else r->forward(d->out, d->lse, d->scratch, d->qkv, d->B, d->T, 0, d->C, d->NH);
         double seconds = seconds_now() - start;
         best = fmin(best, seconds);
         total += seconds;
@@ -322,8 +303,8 @@ static void check(int threads) {
         Data d = data_init(n[0], n[1], n[2], n[3], threads);
         for (int r = 0; r < RUNGS; r++) {
             threads_set(rungs[r].all_threads ? threads : 1);
-            forward_seconds(&rungs[r], &d, 0.0);
-            backward_seconds(&rungs[r], &d, 0.0);
+            rung_seconds(&rungs[r], &d, false, 0.0);
+            rung_seconds(&rungs[r], &d, true, 0.0);
             rung_check(&rungs[r], &d);
         }
         threads_set(threads);
@@ -356,8 +337,8 @@ static void table(int T, int NH, int HS, int threads) {
         const Rung *r = &rungs[i];
         double peak = r->all_threads ? peaks.all : peaks.core;
         threads_set(r->all_threads ? threads : 1);
-        double flops[2] = { 2*product / forward_seconds(r, &d, 0.3),
-                            5*product / backward_seconds(r, &d, 0.3) };
+        double flops[2] = { 2*product / rung_seconds(r, &d, false, 0.3),
+                            5*product / rung_seconds(r, &d, true, 0.3) };
         printf("%-14s", r->name);
         for (int f = 0; f < 2; f++) {
             char gain[16] = "";

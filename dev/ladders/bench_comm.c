@@ -11,7 +11,7 @@
 #define main train_gpt2_main
 #include "../../train_gpt2.c"
 #undef main
-#include "timing.h"                    // Samples, samples_median
+#include "ladder.h"                    // Samples, samples_median
 
 static void barrier(Comm *comm) {
     int one = comm->rank, all[COMM_MAX_RANKS];

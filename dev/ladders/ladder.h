@@ -1,12 +1,17 @@
-// What the ladders of this folder have in common: their arguments, how far a rung is off, and the
-// machine's peak, measured before and after a table's rungs, with a word where other programs took
-// part of the machine meanwhile.
+// What the CPU's ladders and benchmarks have in common: arguments, data, how far a rung is off;
+// the multiply-add peak, measured before and after a table's rungs, with a word where other
+// programs took part of the machine meanwhile; medians; what this machine's memory can do.
 #pragma once
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <time.h>
 #include "../base/base.h"
+#include "../base/rng.h"               // rng_make, rng_uniform
 #include "../cpu/cpu.h"
+
+// ---- ladders ----
 
 // Three sizes, or "check", or nothing.
 static inline void ladder_arguments(int argc, char **argv, const char *usage, int most,
@@ -21,6 +26,14 @@ static inline void ladder_arguments(int argc, char **argv, const char *usage, in
     }
 }
 
+// Even between -1 and 1. Another stream, other numbers.
+static inline float *random_numbers(size_t n, uint64_t stream) {
+    float *x = alloc_or_die(n * sizeof *x, "a ladder's data");
+    Rng rng = rng_make(1, stream);
+    for (size_t i = 0; i < n; i++) x[i] = 2.0f * (float)rng_uniform(&rng) - 1.0f;
+    return x;
+}
+
 // ||x - first|| / ||first|| of n columns, in N rows that are ld apart.
 static inline double difference(const float *x, const float *first, size_t N, size_t ld, size_t n) {
     double squares = 0.0, norm = 0.0;
@@ -32,6 +45,8 @@ static inline double difference(const float *x, const float *first, size_t N, si
         }
     return sqrt(squares / norm);
 }
+
+// ---- the peak, and whether this machine was busy ----
 
 typedef struct {
     int threads;
@@ -77,4 +92,76 @@ static inline void say_if_busy(Peaks before, double highest) {
     else
         return;
     printf("Stop what else runs, then try again.\n");
+}
+
+// ---- samples ----
+//
+// On a machine that also does other work every time is an outlier now and then, so the median of
+// several counts, and only ratios of things measured in turn within one run mean anything.
+
+enum { MAX_SAMPLES = 256 };
+
+typedef struct {
+    double x[MAX_SAMPLES];
+    int n;
+} Samples;
+
+static inline void samples_add(Samples *s, double x) {
+    if (s->n == MAX_SAMPLES) die("more than %d samples of one thing", MAX_SAMPLES);
+    s->x[s->n++] = x;
+}
+
+static inline int samples_compare(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+// NaN when there are none.
+static inline double samples_median(const Samples *s) {
+    Samples sorted = *s;
+    qsort(sorted.x, sorted.n, sizeof *sorted.x, samples_compare);
+    if (s->n == 0) return NAN;
+    return s->n % 2 ? sorted.x[s->n/2] : 0.5 * (sorted.x[s->n/2 - 1] + sorted.x[s->n/2]);
+}
+
+// ---- memory ----
+
+// Seconds that all threads together take to read n floats.
+static inline double read_seconds(const float *x, size_t n) {
+    volatile float keep = 0.0f;
+    double start = seconds_now();
+    float sum = 0.0f;
+    #pragma omp parallel for simd reduction(+:sum)
+    for (size_t i = 0; i < n; i++) sum += x[i];
+    keep = sum;
+    (void)keep;
+    return seconds_now() - start;
+}
+
+// Bytes that the plain stream, and AdamW, move for each element: p, m, v and g are read, p, m and v
+// are written.
+enum { STREAM_BYTES = 28 };
+
+// Seconds that the plain stream takes: AdamW's traffic and next to no arithmetic. v stays positive,
+// as AdamW wants it.
+static inline double stream_seconds(float *p, float *m, float *v, const float *g, size_t n) {
+    double start = seconds_now();
+    #pragma omp parallel for simd
+    for (size_t i = 0; i < n; i++) {
+        p[i] = 0.5f * (p[i] + g[i]);
+        m[i] = 0.5f * (m[i] + g[i]);
+        v[i] = 0.5f * (v[i] + fabsf(g[i]));
+    }
+    return seconds_now() - start;
+}
+
+// The most memory that this process has had, in bytes.
+static inline double peak_memory(void) {
+    struct rusage usage;
+    if (getrusage(RUSAGE_SELF, &usage) != 0) die("getrusage: %s", strerror(errno));
+#ifdef __APPLE__
+    return (double)usage.ru_maxrss;              // bytes there, kilobytes elsewhere
+#else
+    return 1024.0 * (double)usage.ru_maxrss;
+#endif
 }

@@ -11,9 +11,8 @@
 #undef PRECISION_BF16                  // the last rung has a file of its own, matmul_bf16.c
 #include <math.h>
 #include "../base/base.h"
-#include "../base/rng.h"               // rng_make, rng_uniform
 #include "../cpu/matmul.c"
-#include "ladder.h"                    // difference, peaks_measure, say_if_busy
+#include "ladder.h"                    // random_numbers, difference, peaks_measure, say_if_busy
 
 typedef void Multiply(float *c, const float *a, const float *b, size_t M, size_t N, size_t K);
 
@@ -184,18 +183,11 @@ typedef struct {
     float *a, *b, *c, *expected;       // (M,K) (K,N) (M,N) (rows,N)
 } Product;
 
-static float *random_matrix(size_t n, uint64_t stream) {
-    float *x = alloc_or_die(n * sizeof *x, "a matrix");
-    Rng rng = rng_make(1, stream);
-    for (size_t i = 0; i < n; i++) x[i] = 2.0f * (float)rng_uniform(&rng) - 1.0f;
-    return x;
-}
-
 // Slow rungs multiply only the first rows of A, as many as make 2^28 multiply-adds: a row costs the
 // same however many there are.
 static Product product_init(size_t M, size_t N, size_t K) {
     size_t rows = min_size(M, ((size_t)1 << 28) / (N*K) + 1);
-    float *a = random_matrix(M*K, 1), *b = random_matrix(K*N, 2);
+    float *a = random_numbers(M*K, 1), *b = random_numbers(K*N, 2);
     float *c = alloc_or_die(M*N * sizeof *c, "C");
     float *expected = alloc_or_die(rows*N * sizeof *expected, "the first rung's C");
     return (Product){ M, N, K, rows, a, b, c, expected };

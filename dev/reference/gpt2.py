@@ -352,31 +352,32 @@ def fastest_adamw(params):
         return adamw(params, foreach=True)
 
 
-def random_problem(cfg, B, T):
+def random_problem(cfg, B, T, device):
     """Parameters like GPT-2's initialisation, a batch of random tokens, and its targets."""
     torch.manual_seed(0)
     params = []
     for name, _, shape in tensor_table(cfg):
-        p = torch.randn(shape) * 0.02 if len(shape) == 2 else torch.zeros(shape)
+        p = (torch.randn if len(shape) == 2 else torch.zeros)(shape, device=device) * 0.02
         params.append((p + 1 if name.endswith("_gain") else p).requires_grad_())
-    window = torch.randint(cfg.V, (B, T + 1))
+    window = torch.randint(cfg.V, (B, T + 1), device=device)
     return params, window[:, :-1].contiguous(), window[:, 1:].contiguous()
 
 
 def bench_step(args, cfg):
-    """A function that runs one training iteration and returns its loss."""
-    params, inputs, targets = random_problem(cfg, args.batch, args.seq_len)
+    """A function that runs one training iteration and returns its loss, a tensor: on a GPU nothing
+    waits for it."""
+    params, inputs, targets = random_problem(cfg, args.batch, args.seq_len, args.device)
     optimizer = fastest_adamw(params)
 
     def mean_loss():
-        with torch.autocast("cpu", torch.bfloat16, enabled=args.dtype == "bf16"):
+        with torch.autocast(args.device, torch.bfloat16, enabled=args.dtype == "bf16"):
             logits = forward(params, inputs, cfg)
         return token_losses(logits.float(), targets).mean()
 
     if args.compile:
         if not hasattr(torch, "compile"):
             sys.exit(f"gpt2.py: --compile: PyTorch {torch.__version__} lacks it; use 2.0 or newer")
-        mean_loss = torch.compile(mean_loss)
+        mean_loss = torch.compile(mean_loss, dynamic=False)
 
     def step():
         optimizer.zero_grad(set_to_none=True)
@@ -384,7 +385,7 @@ def bench_step(args, cfg):
         loss.backward()
         torch.nn.utils.clip_grad_norm_(params, 1.0)
         optimizer.step()
-        return loss.item()
+        return loss
 
     return step
 
@@ -392,8 +393,11 @@ def bench_step(args, cfg):
 def bench(args):
     """For each line on stdin, prints the milliseconds of a step: a round of scripts/bench.py."""
     fair_environment(args.threads)
-    blas = blas_name()
-    if blas == "reference":
+    if args.device == "cuda":
+        if not torch.cuda.is_available():
+            sys.exit("gpt2.py: bench: PyTorch sees no GPU here")
+        torch.set_float32_matmul_precision("high")           # TF32
+    elif blas_name() == "reference":
         sys.exit("gpt2.py: bench: PyTorch uses the reference BLAS, many times slower than "
                  "OpenBLAS; apt-get install libopenblas0-pthread")
     torch.set_num_threads(args.threads)
@@ -402,7 +406,8 @@ def bench(args):
     for _ in sys.stdin:
         start = time.perf_counter()
         for _ in range(args.steps):
-            step()
+            loss = step()
+        loss.item()                                          # waits for a GPU
         print(f"{1e3 * (time.perf_counter() - start) / args.steps:.6g}", flush=True)
 
 
@@ -431,6 +436,7 @@ def main():
             ("--batch", 12, "sequences an iteration"), ("--threads", os.cpu_count(), "cores"),
             ("--steps", 50, "steps a line")]:
         p.add_argument(flag, type=positive, default=value, metavar="N", help=text)
+    p.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where it runs")
     p.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32", help="autocast to bf16")
     p.add_argument("--compile", action="store_true", help="torch.compile (2.x)")
     args = parser.parse_args()

@@ -12,6 +12,7 @@ import json
 import math
 import os
 import random
+import re
 import shlex
 import shutil
 import subprocess
@@ -76,19 +77,9 @@ def command_words(name, command):
     return words[1:]
 
 
-def source_files(tree):
-    found = {}
-    for folder, _, files in os.walk(tree):
-        for file in files:
-            path = os.path.join(folder, file)
-            with open(path, "rb") as f:
-                found[os.path.relpath(path, tree)] = f.read()
-    return found
-
-
-def check_changes(entry, before, after):
+def check_changes(entry):
     """A patch may change the model and the trainer, not the data, its loader or the evaluation."""
-    for path in sorted(path for path in {*before, *after} if before.get(path) != after.get(path)):
+    for path in re.findall(r"^(?:---|\+\+\+) [ab]/(\S+)", "--- " + entry.patch, re.M):
         if path in SEALED or not path.startswith(tuple(PATCHABLE)):
             fail(f"{entry.name}.entry: changes {path}; an entry may change "
                  f"{', '.join(PATCHABLE)}, but not {', '.join(SEALED)}")
@@ -124,9 +115,9 @@ def patch(entry, plain, scratch):
         return plain
     tree = os.path.join(scratch, "source", entry.name)
     shutil.copytree(plain, tree)
+    check_changes(entry)
     quiet(["git", "apply", entry.path], f"{entry.name}.entry", cwd=tree,
           env={**os.environ, "GIT_CEILING_DIRECTORIES": os.path.dirname(tree)})
-    check_changes(entry, source_files(plain), source_files(tree))
     return tree
 
 
@@ -142,19 +133,16 @@ class Text:
             quiet([os.path.join(tree, "prepare"), "tales", "--out", out, "--tokens", str(tokens),
                    "--seed", str(seed)], "prepare")
         os.replace(os.path.join(self.hidden, "tales_train_000000.bin"), self.shard("train"))
-        self.check()
-
-    def shard(self, split):
-        return os.path.join(self.seen if split == "train" else self.hidden,
-                            f"tales_{split}_000000.bin")
-
-    def check(self):
         for split, known in SPLITS.items():
             with open(self.shard(split), "rb") as f:
                 found = hashlib.sha256(f.read()).hexdigest()
             if found != known:
                 fail(f"the {split} split has the hash {found}, not {known}: it is not the text "
                      "that the target was set on")
+
+    def shard(self, split):
+        return os.path.join(self.seen if split == "train" else self.hidden,
+                            f"tales_{split}_000000.bin")
 
 
 # ---------------------------------------------------------------- running
@@ -197,7 +185,6 @@ def loss_of(out, plain, text):
 def measure(tree, plain, words, seed, text, out):
     wall, cpu = seconds_of([os.path.join(tree, "train_gpt2"), *words, "--data", text.seen, "--out",
                             out, "--seed", str(seed), "--threads", "2"], out + ".said")
-    text.check()
     return Result(wall, cpu, loss_of(out, plain, text))
 
 

@@ -196,20 +196,6 @@ static void convert(Step &s) {
     });
 }
 
-// A float to the integer towards zero, or to the nearest one that the type has; NaN to 0.
-static void truncate(Step &s) {
-    with_integer(s, s.i.type, [&](auto to) {
-        typedef std::numeric_limits<decltype(to)> Limits;
-        with_float(s, s.i.from, [&](auto from) {
-            compute<decltype(from), decltype(to)>(s, [](auto a) {
-                if (a != a) return decltype(to)(0);
-                if ((double)a >= (double)Limits::max()) return Limits::max();
-                return (double)a <= (double)Limits::min() ? Limits::min() : (decltype(to))a;
-            });
-        });
-    });
-}
-
 static void pack_bf16(Step &s) {                 // the first operand becomes the upper half
     compute<float, uint32_t>(s, [](float a, float b) {
         return (uint32_t)Bf16(a).half << 16 | Bf16(b).half;
@@ -226,12 +212,10 @@ const Meaning arithmetic[] = {
     { "sub sub.rn", BINARY(numbers, a - b) },
     { "mul mul.rn mul.lo", BINARY(numbers, a * b) },
     { "mul.wide", BINARY(widened, a * b) },
-    { "mul.hi", BINARY(widened, a * b >> 32) },
     { "mad.lo", TERNARY(integers, a * b + c) },
     { "fma.rn", TERNARY(floats, std::fma(a, b, c)) },
     { "div div.rn div.full div.approx", BINARY(numbers, quotient(a, b)) },
     { "rem", BINARY(integers, remainder(a, b)) },
-    { "neg", UNARY(numbers, -a) },
     { "abs", UNARY(numbers, larger<decltype(a)>(a, -a)) },
     { "min", BINARY(numbers, smaller(a, b)) },
     { "max", BINARY(numbers, larger(a, b)) },
@@ -240,8 +224,6 @@ const Meaning arithmetic[] = {
     { "rcp.rn rcp.approx", UNARY(floats, 1 / a) },
     { "ex2.approx", UNARY(floats, std::exp2(a)) },
     { "ex2.approx.ftz", UNARY(floats, without_denormals(std::exp2(without_denormals(a)))) },
-    { "lg2.approx", UNARY(floats, std::log2(a)) },
-    { "tanh.approx", UNARY(floats, std::tanh(a)) },
 
     { "and", BINARY(logic, a & b) },
     { "or", BINARY(logic, a | b) },
@@ -269,7 +251,6 @@ const Meaning arithmetic[] = {
     { "mov", move },
     { "cvta.to.global cvta.global", UNARY(integers, a) },
     { "cvt cvt.rn", convert },
-    { "cvt.rzi", truncate },
     { "cvt.rn.bf16x2", pack_bf16 },
     { nullptr, nullptr },
 };

@@ -37,16 +37,11 @@ template <Space SPACE> static void store(Step &s) {
     });
 }
 
-// An address within shared memory, from one that may be of any memory, or back.
+// An address within shared memory, from one that may be of any memory.
 static void to_shared(Step &s) {
     uint64_t *d = s.row(0), *a = s.row(1), begin = (uint64_t)s.block.shared.data();
     for_lanes(s.lanes, [&](int l) { d[l] = a[l] - begin; });
 }
-static void from_shared(Step &s) {
-    uint64_t *d = s.row(0), *a = s.row(1), begin = (uint64_t)s.block.shared.data();
-    for_lanes(s.lanes, [&](int l) { d[l] = a[l] + begin; });
-}
-
 // cp.async [to], [from], bytes, read: of fewer bytes than it writes, the others become zeros.
 static void copy_async(Step &s) {
     for_lanes(s.lanes, [&](int l) {
@@ -82,16 +77,7 @@ static void barrier(Step &s) {
 
 static void sync_warp(Step &s) { s.warp.syncs++; }
 
-enum Shuffle { BUTTERFLY, INDEX, UP, DOWN };
-
-static int source_lane(Shuffle kind, int lane, int by, int segments) {
-    switch (kind) {
-    case BUTTERFLY: return lane ^ by;
-    case INDEX: return (lane & segments) | (by & ~segments);
-    case UP: return lane - by;
-    default: return lane + by;
-    }
-}
+enum Shuffle { BUTTERFLY, INDEX };
 
 // shfl d|p, a, by, c: c holds the last lane that may be read, and a mask that splits the warp into
 // segments. A lane whose source lies beyond keeps its own number.
@@ -101,21 +87,13 @@ template <Shuffle KIND> static void shuffle(Step &s) {
     for_lanes(s.lanes, [&](int l) {
         int by = (int)s.row(2)[l] & 31, c = (int)s.row(3)[l], segments = c >> 8 & 31;
         int end = (l & segments) | (c & 31 & ~segments);
-        int from = source_lane(KIND, l, by, segments);
-        bool inside = KIND == UP ? from >= end : from <= end;
+        int from = KIND == BUTTERFLY ? l ^ by : (l & segments) | (by & ~segments);
+        bool inside = from <= end;
         if (!inside) from = l;
         if (!(s.lanes >> from & 1)) fault(s, l, "shuffle from lane %d, which takes no part", from);
         s.row(0)[l] = (uint32_t)given[from];
         if (s.i.operands[0].rows.size() > 1) s.row(0, 1)[l] = inside;
     });
-}
-
-enum Vote { BALLOT, ANY, ALL };
-template <Vote KIND> static void vote(Step &s) {
-    uint32_t yes = 0;
-    for_lanes(s.lanes, [&](int l) { if (s.row(1)[l]) yes |= 1u << l; });
-    uint64_t result = KIND == BALLOT ? yes : KIND == ANY ? yes != 0 : yes == s.lanes;
-    for_lanes(s.lanes, [&](int l) { s.row(0)[l] = result; });
 }
 
 // ---- tensor cores: the PTX manual's pictures of which lane holds which element ----
@@ -138,11 +116,10 @@ static void whole_warp(const Step &s) {
 // Lane l receives elements 2(l%4) and 2(l%4) + 1 of row l/4, or, transposed, of column l/4.
 template <bool TRANSPOSED> static void load_matrices(Step &s) {
     whole_warp(s);
-    int matrices = (int)s.i.operands[0].rows.size();
     uint16_t x[4][8][8];
-    for (int l = 0; l < 8*matrices; l++)
+    for (int l = 0; l < 32; l++)
         memcpy(x[l / 8][l % 8], address(s, l, SHARED, address_in(s, 1, l), 16, READ), 16);
-    for (int m = 0; m < matrices; m++)
+    for (int m = 0; m < 4; m++)
         for (int l = 0; l < 32; l++) {
             int r = l / 4, c = l % 4 * 2;
             uint16_t low = TRANSPOSED ? x[m][c][r] : x[m][r][c];
@@ -193,7 +170,6 @@ const Meaning instructions[] = {
     { "st.global", store<GLOBAL> },
     { "st.shared", store<SHARED> },
     { "cvta.to.shared", to_shared },
-    { "cvta.shared", from_shared },
     { "cp.async.ca.shared.global cp.async.cg.shared.global", copy_async },
     { "cp.async.commit_group", copies_commit },
     { "cp.async.wait_group", copies_wait },
@@ -205,16 +181,9 @@ const Meaning instructions[] = {
     { "bar.warp.sync", sync_warp, 0 },
     { "shfl.sync.bfly", shuffle<BUTTERFLY>, 4 },
     { "shfl.sync.idx", shuffle<INDEX>, 4 },
-    { "shfl.sync.up", shuffle<UP>, 4 },
-    { "shfl.sync.down", shuffle<DOWN>, 4 },
-    { "vote.sync.ballot", vote<BALLOT>, 2 },
-    { "vote.sync.any", vote<ANY>, 2 },
-    { "vote.sync.all", vote<ALL>, 2 },
 
-    { "ldmatrix.sync.aligned.m8n8.x2.shared ldmatrix.sync.aligned.m8n8.x4.shared",
-      load_matrices<false>, WHOLE_WARP },
-    { "ldmatrix.sync.aligned.m8n8.x2.trans.shared ldmatrix.sync.aligned.m8n8.x4.trans.shared",
-      load_matrices<true>, WHOLE_WARP },
+    { "ldmatrix.sync.aligned.m8n8.x4.shared", load_matrices<false>, WHOLE_WARP },
+    { "ldmatrix.sync.aligned.m8n8.x4.trans.shared", load_matrices<true>, WHOLE_WARP },
     { "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", multiply_matrices, WHOLE_WARP },
     { nullptr, nullptr },
 };

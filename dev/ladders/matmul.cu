@@ -287,6 +287,6 @@ static void climb(Ladder *l, Shape s) {
 int main(int argc, char **argv) {
     static const Shape small[] = { { 128, 128, 32 }, { 128, 256, 96 }, { 256, 128, 64 } };
     return ladder_main(argc, argv, small, { 256, 256, 256 }, { 4096, 4096, 4096 }, climb,
-                       "lessons 12 and 13 have the ideas, dev/cuda/matmul.cu the code; "
+                       "lessons 12 and 13 have the ideas, dev/ladders/matmul.cu the code; "
                        "`make ladder OP=attention`.");
 }

@@ -1,4 +1,4 @@
-// What the ladders of this folder share. A ladder is one operation of the trainer, from the
+// What the ladders of GPUs share. A ladder is one operation of the trainer, from the
 // plainest kernel to the trainer's, one idea a rung. Every rung is held against the CPU.
 //
 //     make ladder OP=layernorm           checks each rung; then counts it, or times it on a GPU
@@ -8,11 +8,7 @@
 // and a function `climb` that makes the data of one shape and calls ladder_climb. In the emulator a
 // row of the table is what the rung asks of a GPU, counted as `make profile` does. On a GPU it is
 // the rung's time, and the share of the limit that it reaches.
-#include "../base/base.h"
-#define main static train_gpt2_main    // not called: what it alone needs is not compiled
-#include "../../train_gpt2.cu"         // real, load, store, warp_sum, ...; and the last rungs
-#undef main
-#include <algorithm>
+#include "gpu.cu"                      // real, load, store, warp_sum, ...; and the last rungs
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -150,30 +146,25 @@ static void show_header(void) {
            "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n", "rung");
 }
 
-// A cell of the table, empty if there is nothing to count.
-static void show_cell(int width, int digits, double n) {
-    if (n > 0.0) printf(" %*.*f |", width, digits, n);
-    else printf(" %*s |", width, "");
-}
-
 static void show_counts(const char *name, const Counts &c) {
     double requests = (double)c.global.requests, clocks = (double)c.shared.passes;
+    const struct { int width, digits; double n; } cells[] = {
+        { 7, 0, c.kernels }, { 6, 0, c.warps }, { 9, 3, 1e-6 * c.memory },
+        { 7, 3, 32e-6 * (double)c.global.sectors }, { 8, 0, requests },
+        { 0, 0, 0.0 },                 // of ideal
+        { 6, 0, (double)c.shared.requests }, { 6, 0, clocks },
+        { 6, 2, emulator::ratio(clocks, (double)c.shared.least) },
+        { 5, 1, emulator::ratio((double)c.all.lanes, (double)c.all.requests) },
+        { 8, 0, c.shuffles }, { 8, 0, c.barriers }, { 5, 0, c.mma },
+    };
     printf("| %-26s |", name);
-    show_cell(7, 0, c.kernels);
-    show_cell(6, 0, c.warps);
-    show_cell(9, 3, 1e-6 * c.memory);
-    show_cell(7, 3, 32e-6 * (double)c.global.sectors);
-    show_cell(8, 0, requests);
-    if (requests > 0.0) printf(" %4.1f/%-4.1f |", (double)c.global.sectors / requests,
-                               (double)c.global.ideal / requests);
-    else printf(" %9s |", "");
-    show_cell(6, 0, (double)c.shared.requests);
-    show_cell(6, 0, clocks);
-    show_cell(6, 2, emulator::ratio(clocks, (double)c.shared.least));
-    show_cell(5, 1, emulator::ratio((double)c.all.lanes, (double)c.all.requests));
-    show_cell(8, 0, c.shuffles);
-    show_cell(8, 0, c.barriers);
-    show_cell(5, 0, c.mma);
+    for (auto &cell : cells) {
+        printf(" ");
+        if (cell.width) emulator::show_cell(cell.width, cell.digits, cell.n);
+        else emulator::show_pair(emulator::ratio((double)c.global.sectors, requests),
+                                 emulator::ratio((double)c.global.ideal, requests));
+        printf("|");
+    }
     printf("\n");
 }
 
@@ -199,39 +190,8 @@ static void show_legend(Ladder *) {
 }
 
 #else
-// The median of several times that the work takes; the first launch, which may load a kernel, is
-// not timed.
-template <class Work> static double median_seconds(Gpu *g, Work work) {
-    double seconds[5];
-    cudaEvent_t begin, end;
-    CUDA_CHECK(cudaEventCreate(&begin));
-    CUDA_CHECK(cudaEventCreate(&end));
-    work();
-    for (double &s : seconds) {
-        CUDA_CHECK(cudaEventRecord(begin, g->stream));
-        work();
-        CUDA_CHECK(cudaEventRecord(end, g->stream));
-        gpu_wait(g);
-        s = gpu_seconds(begin, end);
-    }
-    CUDA_CHECK(cudaEventDestroy(begin));
-    CUDA_CHECK(cudaEventDestroy(end));
-    std::sort(seconds, seconds + 5);
-    return seconds[2];
-}
-
 static void show_header(void) {
     printf("| %-26s | %9s | of the limit |\n|---|---|---|\n", "rung", "us");
-}
-
-// Bytes a second, read and written, of a copy of half a gigabyte.
-static double copy_speed(Gpu *g) {
-    const size_t bytes = (size_t)512 << 20;
-    Array<char> from(bytes), to(bytes);
-    array_to_gpu(&from);
-    return 2.0 * (double)bytes / median_seconds(g, [&] {
-        CUDA_CHECK(cudaMemcpyAsync(to.gpu, from.gpu, bytes, cudaMemcpyDeviceToDevice, g->stream));
-    });
 }
 
 template <class Data>
@@ -239,7 +199,7 @@ static void rung_show(Ladder *l, const Rung<Data> *r, const Data *d, const Least
     if (l->copy_bytes == 0.0) l->copy_bytes = copy_speed(&l->gpu);
     if (l->product_flops == 0.0) l->product_flops = machine_peak_flops(&l->gpu);
     double limit = fmax(least->bytes / l->copy_bytes, least->flops / l->product_flops);
-    double seconds = median_seconds(&l->gpu, [&] { r->launch(d, &l->gpu); });
+    double seconds = median_seconds(&l->gpu, [] {}, [&] { r->launch(d, &l->gpu); });
     printf("| %-26s | %9.1f | %11.1f%% |\n", r->name, 1e6 * seconds, 100.0 * limit / seconds);
 }
 
@@ -281,15 +241,11 @@ static void ladder_climb(Ladder *l, const char *title, const Rung<Data> (&rungs)
 template <class Shape, size_t SMALL>
 static int ladder_main(int argc, char **argv, const Shape (&small)[SMALL], Shape counted,
                        Shape timed, void (*climb)(Ladder *l, Shape s), const char *next) {
-    (void)train_gpt2_main;
     static Ladder l;
-    static Comm alone;
-    static TrainOptions options;
     *program_name() = "ladder";
     if (argc > 2 || (argc == 2 && strcmp(argv[1], "check") != 0))
         die("usage: %s, or %s check", argv[0], argv[0]);
-    alone.size = alone.local_size = 1;
-    machine_open(&l.gpu, &options, &alone);
+    gpu_open(&l.gpu);
     for (Shape s : small) climb(&l, s);
     if (argc == 2) printf("ok: every rung agrees with the CPU at %zu shapes\n", SMALL);
     l.shows = argc == 1;

@@ -396,6 +396,6 @@ static void climb(Ladder *l, Shape s) {
 int main(int argc, char **argv) {
     static const Shape small[] = { { 3, 8 }, { 37, 264 }, { 301, 776 } };
     return ladder_main(argc, argv, small, { 512, 768 }, { 65536, 768 }, climb,
-                       "lesson 13 has the ideas, dev/cuda/layernorm.cu the code; "
+                       "lesson 13 has the ideas, dev/ladders/layernorm.cu the code; "
                        "`make ladder OP=xent`.");
 }

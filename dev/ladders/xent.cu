@@ -224,6 +224,6 @@ static void climb(Ladder *l, Shape s) {
 int main(int argc, char **argv) {
     static const Shape small[] = { { 3, 5, 8 }, { 37, 130, 136 }, { 2, 2051, 2056 } };
     return ladder_main(argc, argv, small, { 64, 4050, 4096 }, { 2048, 50257, 50304 }, climb,
-                       "lesson 13 has the ideas, dev/cuda/xent.cu the code; "
+                       "lesson 13 has the ideas, dev/ladders/xent.cu the code; "
                        "`make ladder OP=matmul`.");
 }

@@ -590,6 +590,6 @@ static void climb(Ladder *l, Shape s) {
 int main(int argc, char **argv) {
     static const Shape small[] = { { 2, 7, 2, 8 }, { 1, 77, 2, 40 }, { 1, 130, 1, 64 } };
     return ladder_main(argc, argv, small, { 1, 256, 2, 64 }, { 16, 1024, 12, 64 }, climb,
-                       "lesson 7 has the formulas, dev/cuda/attention.cu the code; "
+                       "lesson 7 has the formulas, dev/ladders/attention.cu the code; "
                        "`make profile` counts an update.");
 }

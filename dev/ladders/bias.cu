@@ -107,6 +107,6 @@ static void climb(Ladder *l, Shape s) {
 int main(int argc, char **argv) {
     static const Shape small[] = { { 5, 8 }, { 37, 264 }, { 301, 776 } };
     return ladder_main(argc, argv, small, { 1024, 768 }, { 65536, 768 }, climb,
-                       "lesson 13 has the ideas, dev/cuda/bias.cu the code; "
+                       "lesson 13 has the ideas, dev/ladders/bias.cu the code; "
                        "`make ladder OP=layernorm`.");
 }

@@ -1,0 +1,38 @@
+// make profile: what each kernel of one update asks of a GPU, counted in the emulator.
+//
+//     make profile                               one table, the longest kernel first
+//     make profile KERNEL=layernorm_forward      the kernels that are called so, line by line
+//     make profile GPU=a100                      least times on another GPU than an h100
+//     make profile MODEL=12,12,768,50257,1024 MICRO_BATCH=1        another L,NH,C,V,T and B
+//
+// One micro-batch of random tokens: forward, backward, global norm, AdamW. The counts are those of
+// the shape that ran.
+#include "gpu.cu"                      // gpu_open, model_fresh, update
+#include "../emulator/profile.h"       // profile_show, profile_show_lines
+
+// profile [MODEL [MICRO_BATCH [GPU [KERNEL]]]]; "" is what stands there by default.
+int main(int argc, char **argv) {
+    static Machine machine;
+    static Model m;
+    ModelShape s = { { 2, 4, 256, 8192, 256, 0 }, 256, 2 };
+    const char *gpu = argc > 3 && *argv[3] ? argv[3] : "h100", *kernel = argc > 4 ? argv[4] : "";
+    *program_name() = "profile";
+    if (argc > 1 && *argv[1]) shape_parse(&s, argv[1], "MODEL");
+    if (argc > 2 && *argv[2] && (s.B = atoi(argv[2])) < 1)
+        die("MICRO_BATCH=%s: a number of sequences is expected", argv[2]);
+    emulator::profile_gpu(gpu);                  // dies if it is not known
+    ModelSpec spec = { s.c, s.B, s.T, TRAIN, RECOMPUTE_NONE, Sharing(), 132 };       // an h100's
+    gpu_open(&machine);
+    model_fresh(&m, spec, &machine);
+    int N = s.B*s.T, *tokens = random_tokens(N + 1, s.c.V);
+    emulator::count_clear();
+    update(&m, tokens, tokens + 1, s.B, s.T, 1);
+    printf("One update of L=%d, NH=%d, C=%d, V=%d, T=%d, B=%d in " PRECISION ", as counted.\n",
+           s.c.L, s.c.NH, s.c.C, s.c.V, s.T, s.B);
+    if (!*kernel) emulator::profile_show(emulator::counted(), gpu);
+    else emulator::profile_show_lines(emulator::counted(), kernel, gpu);
+    free(tokens);
+    model_free(&m);
+    machine_close(&machine);
+    return 0;
+}
