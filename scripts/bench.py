@@ -8,8 +8,9 @@ ranks; updates beside what --plan says of them. What is not installed is not com
     scripts/bench.py --gpu          build/bench_cuda, then the same updates in PyTorch on that GPU
 
 Two programs run rounds in turn, so that both see the same state of the machine; the medians, and
-the median of their ratios, count. PYTHONS lists the interpreters in which to look for PyTorch (each
-version is timed once), LLMC names the folder where llm.c's train_gpt2 is built.
+the median of their ratios, count; build/bench.json keeps those of steps. PYTHONS lists the
+interpreters in which to look for PyTorch (each version is timed once), LLMC names the folder where
+llm.c's train_gpt2 is built.
 """
 import argparse
 import json
@@ -149,7 +150,7 @@ def rivals(threads, steps, name, flags, full):
 def compare_steps(args):
     if not pytorches():
         print("\nPyTorch is not installed: not compared")
-    table = {}                                               # {who: {setting: a cell}}
+    table = {}                                   # {who: {setting: [ms, ratio to ours]}}
     for threads, steps, name, flags in FULL if args.full else QUICK:
         print(f"\n{name}, threads: {threads}, a training step", flush=True)
         left = Contestant(threads, f"{BUILD}/bench", "--rounds", str(steps), name)
@@ -164,13 +165,19 @@ def compare_steps(args):
                 right.close()
             print(f"  {label:28} {there:9.1f} ms   here {here:9.1f} ms   {ratio:5.2f} times as "
                   "fast here", flush=True)
-            table.setdefault("batchwise", {})[name] = f"{1e-3 * here:.2f} s"
-            table.setdefault(label, {})[name] = f"{1e-3 * there:.2f} s, {ratio:.1f} times"
+            setting = f"{name}, threads: {threads}"
+            table.setdefault("batchwise", {})[setting] = [here]
+            table.setdefault(label, {})[setting] = [there, ratio]
         left.close()
+    with open(os.path.join(BUILD, "bench.json"), "w", encoding="utf-8") as file:
+        json.dump(table, file, indent=1)
     if args.full:
         print("\n| GPT-2 124M, a training step | T=64 | T=1024 |\n|---|---|---|")
-        for who, cells in table.items():
-            print(f"| {who} | {' | '.join(cells.get(row[2], '') for row in FULL[2:])} |")
+        for who, own in table.items():
+            found = [own.get(f"{row[2]}, threads: 2") for row in FULL[2:]]
+            cells = ["" if not c else f"{1e-3 * c[0]:.2f} s" if who == "batchwise"
+                     else f"{1e-3 * c[0]:.2f} s, {c[1]:.1f} times" for c in found]
+            print(f"| {who} | {' | '.join(cells)} |")
 
 
 # ---------------------------------------------------------------- two ranks

@@ -49,6 +49,7 @@ if command -v "$python" > /dev/null; then
     says "| batchwise | 0.01 s | 0.01 s |"
     says "| PyTorch 1.13.0 fp32 | 0.03 s, 2.5 times | 0.03 s, 2.5 times |"
     says "| llm.c | 0.03 s, 3.0 times |  |"
+    grep -q "\[ *$" "$dir/fake/bench.json" || note "no bench.json"
     BUILD=$dir/fake PYTHONS=$dir/fake/python "$python" scripts/bench.py --gpu > "$dir/said" 2>&1
     says "          8     40.000     204800   2.00"
     end bench_compares
