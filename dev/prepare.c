@@ -103,11 +103,9 @@ static DIR *output_list(const Output *out) {
 
 static void output_remove(const Output *out, Owner owner) {
     DIR *list = output_list(out);
-    Path path;
-    Error err;
     for (struct dirent *entry; (entry = readdir(list)); )
-        if (output_owner(out, entry->d_name) == owner
-            && path_join(&path, out->dir, entry->d_name, &err)) unlink(path.text);
+        if (output_owner(out, entry->d_name) == owner)
+            unlink(path_join(out->dir, entry->d_name).text);
     closedir(list);
 }
 
@@ -185,8 +183,8 @@ static FILE *output_open(Output *out, const char *name, Error *err) {
     Temporary *t = (Temporary *)alloc_or_die(sizeof *t, "a file's name");
     char unfinished[64];
     snprintf(unfinished, sizeof unfinished, "%s" UNFINISHED, name);
-    if (!path_join(&t->path, out->dir, unfinished, err)
-        || !path_join(&t->final, out->dir, name, err)) return NULL;
+    t->path = path_join(out->dir, unfinished);
+    t->final = path_join(out->dir, name);
     t->next = out->temporaries;
     out->temporaries = t;
     unlink(t->path.text);                                  // what a killed run has left
@@ -528,8 +526,7 @@ static void text_close(Text *text) {
 // bpe:N reads it twice.
 static bool text_spool(Text *text, FILE *pipe, const Output *out, Error *err) {
     char bytes[65536];
-    Path path;
-    if (!path_join(&path, out->dir, "input" UNFINISHED, err)) return false;
+    Path path = path_join(out->dir, "input" UNFINISHED);
     unlink(path.text);
     int fd = open(path.text, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     text->file = fd < 0 ? NULL : fdopen(fd, "w+b");
@@ -583,11 +580,8 @@ static bool text_measure(Text *text, const char *path, const Output *out, Error 
 
 static void corpus_add(void *corpus, uint64_t from, uint64_t to) {
     Corpus *c = (Corpus *)corpus;
-    if (c->n == c->capacity) {
-        c->capacity = 2*c->capacity + 64;
-        c->pieces = (Piece *)realloc(c->pieces, c->capacity * sizeof *c->pieces);
-        if (!c->pieces) die("memory: none left for a list of %zu documents", c->capacity);
-    }
+    c->pieces = (Piece *)grow_or_die(c->pieces, &c->capacity, c->n + 1, sizeof *c->pieces,
+                                     "a list of documents");
     Piece piece = { c->text, from, to, false, false };
     c->pieces[c->n++] = piece;
 }

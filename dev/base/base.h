@@ -92,6 +92,17 @@ size_t alloc_bytes(size_t bytes);
 // products run 1 to 3% faster.
 void *alloc_or_die(size_t bytes, const char *what);
 
+// An array that is to hold n elements of so many bytes: `array`, or if *room is less than n, a copy
+// with twice the room. Or dies.
+void *grow_or_die(void *array, size_t *room, size_t n, size_t bytes, const char *what);
+
+// A text that is printed into memory: text_begin, fprintf(t.f, ...), text_end; then t.text (n) is
+// the caller's to free.
+typedef struct { FILE *f; char *text; size_t n; } TextBuffer;
+
+void text_begin(TextBuffer *t);
+void text_end(TextBuffer *t);
+
 // =================================================================================================
 // Seconds of a monotonic clock with an arbitrary origin: only differences mean anything.
 // =================================================================================================

@@ -89,3 +89,21 @@ void *alloc_or_die(size_t bytes, const char *what) {
     memset(p, 0, rounded);
     return p;
 }
+
+void *grow_or_die(void *array, size_t *room, size_t n, size_t bytes, const char *what) {
+    if (n <= *room) return array;
+    *room = 2*n;
+    array = realloc(array, *room * bytes);
+    if (!array) die("memory: cannot allocate %.3g MB for %s", 1e-6 * (double)(*room * bytes), what);
+    return array;
+}
+
+void text_begin(TextBuffer *t) {
+    t->f = open_memstream(&t->text, &t->n);
+    if (!t->f) die("memory: none left for a text");
+}
+
+void text_end(TextBuffer *t) {
+    bool whole = !ferror(t->f);
+    if (fclose(t->f) != 0 || !whole) die("memory: none left for a text");
+}

@@ -46,8 +46,6 @@ void log_to(Log *log, FILE *file, const char *path) {
     log_off(log);
     log->file = file;
     log->path = path;
-    log->capacity = 16384;         // grows only for a text longer than this
-    log->line = (char *)alloc_or_die(log->capacity, "the log's line");
 }
 
 bool log_open(Log *log, const char *path, LogMode mode, Error *err) {
@@ -81,14 +79,7 @@ bool log_close(Log *log, Error *err) {
 
 void log_bytes(Log *log, const char *bytes, size_t n) {
     if (!log->file) return;
-    if (log->length + n > log->capacity) {
-        size_t capacity = 2 * (log->length + n);
-        char *line = (char *)alloc_or_die(capacity, "the log's line");
-        memcpy(line, log->line, log->length);
-        free(log->line);
-        log->line = line;
-        log->capacity = capacity;
-    }
+    log->line = (char *)grow_or_die(log->line, &log->capacity, log->length + n, 1, "the log's line");
     memcpy(log->line + log->length, bytes, n);
     log->length += n;
 }

@@ -222,11 +222,9 @@ static bool heap_less(HeapEntry a, HeapEntry b) {
 }
 
 void heap_push(Heap *h, int64_t key, uint64_t item) {
-    if (h->n == h->capacity) {
-        h->capacity = 2*h->capacity + 64;
-        h->entries = (HeapEntry *)realloc(h->entries, h->capacity * sizeof *h->entries);
-        if (!h->entries) die("memory: cannot allocate a heap to merge tokens");
-    }
+    if (h->n == h->capacity)
+        h->entries = (HeapEntry *)grow_or_die(h->entries, &h->capacity, h->n + 32,
+                                              sizeof *h->entries, "a heap of merges");
     HeapEntry entry = { key, item };
     size_t i = h->n++;
     for (; i > 0 && heap_less(entry, h->entries[(i-1)/2]); i = (i-1)/2)

@@ -125,7 +125,7 @@ void tokenizer_put_gguf(GgufHeader *h, const Tokenizer *t, int V) {
     gguf_put_u32_pair(h, "tokenizer.ggml.bos_token_id", (uint32_t)t->eot);
     gguf_put_u32_pair(h, "tokenizer.ggml.eos_token_id", (uint32_t)t->eot);
     gguf_put_key(h, "tokenizer.ggml.add_bos_token", GGUF_BOOL);
-    fputc(0, h->f);
+    fputc(0, h->t.f);
     free(chars);
 }
 
@@ -561,9 +561,8 @@ bool tokenizer_load(Tokenizer *t, const char *path, Error *err) {
     Error why;
     memset(t, 0, sizeof *t);
     if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) {
-        if (!path_join(&inside, path, "tokenizer.json", err)) return false;
-        if (stat(inside.text, &info) != 0 && !path_join(&inside, path, "vocab.json", err))
-            return false;
+        inside = path_join(path, "tokenizer.json");
+        if (stat(inside.text, &info) != 0) inside = path_join(path, "vocab.json");
         path = inside.text;
     }
     if (!file_map(&file, path, err)) return false;

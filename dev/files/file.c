@@ -4,10 +4,12 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-bool path_join(Path *path, const char *dir, const char *name, Error *err) {
-    int n = snprintf(path->text, sizeof path->text, "%s/%s", dir, name);
-    if (n >= 0 && (size_t)n < sizeof path->text) return true;
-    return fail(err, "%.80s...: the path is longer than %zu bytes", dir, sizeof path->text - 1);
+Path path_join(const char *dir, const char *name) {
+    Path path;
+    int n = snprintf(path.text, sizeof path.text, "%s/%s", dir, name);
+    if (n < 0 || (size_t)n >= sizeof path.text)
+        die("%.80s...: the path is longer than %zu bytes", dir, sizeof path.text - 1);
+    return path;
 }
 
 // ---- reading ----
@@ -151,11 +153,8 @@ int file_begin(Path *temporary, const char *path, Error *err) {
     struct stat info;
     if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
         return fail(err, "%s: not a file, and it would be replaced", path), -1;
-    for (int i = 0; i == 0 || lstat(temporary->text, &info) == 0; i++) {
-        int n = snprintf(temporary->text, sizeof temporary->text, "%s.tmp-%d-%d", path,
-                         (int)getpid(), i);
-        if ((size_t)n >= sizeof temporary->text) return path_join(temporary, path, "", err), -1;
-    }
+    snprintf(temporary->text, sizeof temporary->text, "%s.tmp", path);
+    unlink(temporary->text);                             // a killed program has left it
     return file_create(temporary->text, err);
 }
 
@@ -180,9 +179,8 @@ bool path_remove(const char *path, Error *err) {
                           strerror(errno == ENOTDIR ? why : errno));
     bool removed = true;
     for (struct dirent *e; removed && (e = readdir(dir)) != NULL; ) {
-        Path child;
         if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
-        removed = path_join(&child, path, e->d_name, err) && path_remove(child.text, err);
+        removed = path_remove(path_join(path, e->d_name).text, err);
     }
     closedir(dir);
     if (removed && rmdir(path) != 0)

@@ -20,7 +20,8 @@
 
 typedef struct { char text[4096]; } Path;
 
-bool path_join(Path *path, const char *dir, const char *name, Error *err);
+// DIR/NAME. Ends the program where that is longer than any system allows.
+Path path_join(const char *dir, const char *name);
 
 // ---- reading ----
 
@@ -51,8 +52,8 @@ bool file_write(const char *path, const void *data, size_t n, Error *err);
 // Makes created, renamed and removed names in a directory durable.
 bool dir_sync(const char *dir, Error *err);
 
-// Begins to write `path` anew: creates a temporary file beside it, under a name that is free. A
-// crash or an error leaves an older file as it was. Returns a descriptor, or -1 after an error.
+// Begins to write `path` anew, as a temporary file beside it: a crash or an error leaves an older
+// file as it was. Returns a descriptor, or -1 after an error.
 int file_begin(Path *temporary, const char *path, Error *err);
 
 // Ends it: the new file takes the name, unless not all of it was put. Closes fd in any case.
@@ -293,10 +294,10 @@ bool llmc_params(float *out, Range range, const Config *c, const unsigned char *
 // All is little-endian. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 //
 //     Gguf g;  GgufValue v;  GgufInfo t;               GgufHeader h;
-//     if (!gguf_parse(&g, bytes, n, &err)) ...         if (!gguf_begin(&h, &err)) ...
+//     if (!gguf_parse(&g, bytes, n, &err)) ...         gguf_begin(&h);
 //     if (gguf_get(&v, &g, key, GGUF_F32)) ...         gguf_put_u32_pair(&h, key, 12); ...
-//     GgufBytes b = g.infos;                           if (!gguf_end(&h, &err)) ...
-//     ... gguf_take_info(&t, &b) ...                   ... h.text, then the data; free(h.text) ...
+//     GgufBytes b = g.infos;                           gguf_end(&h);
+//     ... gguf_take_info(&t, &b) ...                   ... h.t.text, then the data ...
 // =================================================================================================
 
 enum {
@@ -339,15 +340,13 @@ bool gguf_need_text(const Gguf *g, const char *key, const char *text, Error *err
 // ---- writing: all that precedes the data, in memory ----
 
 typedef struct {
-    FILE *f;
-    char *text;                              // (n) valid after gguf_end
-    size_t n;
+    TextBuffer t;                            // its text is complete after gguf_end
     uint64_t n_tensors, n_pairs;             // so far
 } GgufHeader;
 
 void gguf_put_u32(GgufHeader *h, uint32_t x);
 void gguf_put_text(GgufHeader *h, const char *bytes, size_t n);
-bool gguf_begin(GgufHeader *h, Error *err);
+void gguf_begin(GgufHeader *h);
 
 // The caller puts the value.
 void gguf_put_key(GgufHeader *h, const char *key, uint32_t type);
@@ -356,19 +355,17 @@ void gguf_put_text_pair(GgufHeader *h, const char *key, const char *text);
 
 // The caller puts the n elements.
 void gguf_put_array(GgufHeader *h, const char *key, uint32_t type, uint64_t n);
-bool gguf_end(GgufHeader *h, Error *err);
+void gguf_end(GgufHeader *h);
 
 // ==== gguf.c =====================================================================================
 // GPT-2 in a GGUF file, as llama.cpp wants it.
 //
 // Reading                                              Writing
-//     GgufModel m;                                         GgufHeader h;
-//     if (!gguf_model(&m, bytes, n, &err)) ...             if (!gguf_begin(&h, &err)) ...
-//     gguf_tensor(out, &m, i); ...                         gguf_put_model(&h, &c, FLOAT_16);
-//     gguf_model_free(&m);                                 ... further pairs ...
-//                                                          gguf_put_tensors(&h, &c, FLOAT_16);
-//                                                          if (!gguf_end(&h, &err)) ...
-//                                                          ... write h.text to the file ...
+//     GgufModel m;                                         gguf_begin(&h);
+//     if (!gguf_model(&m, bytes, n, &err)) ...             gguf_put_model(&h, &c, FLOAT_16);
+//     gguf_tensor(out, &m, i); ...                         ... further pairs ...
+//     gguf_model_free(&m);                                 gguf_put_tensors(&h, &c, FLOAT_16);
+//                                                          gguf_end(&h); ... h.t.text ...
 //                                                          gguf_append(fd, in, &tensor, ...); ...
 //
 // Matrices in the blocks are (out, in), as in PyTorch's Linear; ours are (in, out): we transpose
@@ -594,9 +591,6 @@ bool checkpoint_write_files(const char *dir, Pull *p, Error *err);
 // Makes the calls that remain.
 void pull_rest(Pull *p);
 
-// Text is built in memory and written in one call, so there is one place to check for errors.
-typedef struct { FILE *f; char *text; size_t n; } TextBuffer;
-
 // ---- run_folder.c: names, the link, removing old checkpoints ----
 
 // The index of the checkpoint with the lowest validation loss, the oldest of equals. If no
@@ -615,9 +609,6 @@ bool link_move(const char *out, const char *link, const char *name, Error *err);
 
 // Locks the existing directory OUT against other runs, until *fd is closed.
 bool checkpoint_lock(int *fd, const char *out, Error *err);
-
-// Whether OUT is still the directory that was locked, and not another that has taken its name.
-bool checkpoint_is_locked(int fd, const char *out, Error *err);
 
 // Creates OUT if necessary, removes what a crash has left in it, and repairs OUT/latest. Call once,
 // before any save.

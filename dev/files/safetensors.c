@@ -91,8 +91,7 @@ static bool safetensors_cover(const SafeTensors *s, Error *err) {
 static bool safetensors_header(SafeTensors *s, Error *err) {
     const JsonNode *root = s->header.root;
     if (root->type != JSON_OBJECT) return fail(err, "the header is not a JSON object");
-    s->tensors = (SafeTensor *)calloc(root->length + 1, sizeof *s->tensors);
-    if (!s->tensors) return fail(err, "out of memory for %zu tensors", root->length);
+    s->tensors = (SafeTensor *)alloc_or_die((root->length + 1) * sizeof *s->tensors, "tensors");
     for (const JsonNode *k = json_first(root); k < json_end(root); k = json_next(k + 1)) {
         if (json_is(k, "__metadata__")) continue;        // free text
         if (!safetensors_entry(&s->tensors[s->n_tensors], k, err)) return false;
@@ -156,10 +155,9 @@ bool safetensors_add(SafeTensors *s, const char *path, Error *err) {
         free(part);
         return false;
     }
-    size_t n = s->n_tensors, size = sizeof *s->tensors;
+    size_t n = s->n_tensors, size = sizeof *s->tensors, room = n;
     s->n_tensors += part->n_tensors;
-    s->tensors = (SafeTensor *)realloc(s->tensors, (s->n_tensors + 1) * size);
-    if (!s->tensors) die("memory: none left for %zu tensors", s->n_tensors);
+    s->tensors = (SafeTensor *)grow_or_die(s->tensors, &room, s->n_tensors + 1, size, "tensors");
     memcpy(s->tensors + n, part->tensors, part->n_tensors * size);
     part->more = s->more;
     s->more = part;
@@ -189,12 +187,11 @@ static size_t safetensors_output_count(const SafeOutput *t) {
     return t->n_dims == 1 ? t->dims[0] : t->dims[0] * t->dims[1];
 }
 
-// The header as text, padded to 8 bytes; NULL if out of memory. Free it with free().
-static char *safetensors_header_text(size_t *length, const SafeOutput *tensors, size_t n) {
-    char *text = NULL;
-    FILE *f = open_memstream(&text, length);
-    if (!f) return NULL;
+// The header as text, padded to 8 bytes.
+static void safetensors_header_text(TextBuffer *header, const SafeOutput *tensors, size_t n) {
     size_t at = 0;
+    text_begin(header);
+    FILE *f = header->f;
     fputs("{\"__metadata__\":{\"format\":\"pt\"}", f);   // transformers expects "pt"
     for (size_t i = 0; i < n; i++) {
         const SafeOutput *t = &tensors[i];
@@ -206,23 +203,19 @@ static char *safetensors_header_text(size_t *length, const SafeOutput *tensors, 
     }
     fputc('}', f);
     for (long padding = (8 - ftell(f) % 8) % 8; padding > 0; padding--) fputc(' ', f);
-    bool written = !ferror(f);
-    if (fclose(f) == 0 && written) return text;
-    free(text);
-    return NULL;
+    text_end(header);
 }
 
 int safetensors_create(const char *path, const SafeOutput *tensors, size_t n, Error *err) {
-    size_t length;
-    char *header = safetensors_header_text(&length, tensors, n);
-    if (!header) fail(err, "%s: out of memory for its header", path);
-    int fd = header ? file_create(path, err) : -1;
-    uint64_t prefix = length;
+    TextBuffer header;
+    safetensors_header_text(&header, tensors, n);
+    int fd = file_create(path, err);
+    uint64_t prefix = header.n;
     if (fd >= 0 && !(file_put(fd, &prefix, 8, path, err)
-                     && file_put(fd, header, length, path, err))) {
+                     && file_put(fd, header.text, header.n, path, err))) {
         close(fd);
         fd = -1;
     }
-    free(header);
+    free(header.text);
     return fd;
 }

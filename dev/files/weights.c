@@ -202,8 +202,7 @@ static const SafeTensor *tensor_file_stranger(const TensorFile *f) {
 static bool tensor_file_index(TensorFile *f, size_t total, Error *err) {
     const SafeTensor *head = weights_head(f);
     int n = gpt2_n_tensors(&f->config);
-    f->tensors = (const SafeTensor **)calloc(total, sizeof *f->tensors);
-    if (!f->tensors) return fail(err, "out of memory for %zu tensors", total);
+    f->tensors = (const SafeTensor **)alloc_or_die(total * sizeof *f->tensors, "tensors");
     for (size_t i = 0; i < f->s.n_tensors; i++) {
         const SafeTensor *t = &f->s.tensors[i];
         int64_t at = tensor_file_place(f, t->name);
@@ -266,10 +265,8 @@ static bool weights_foreign(const char *path, Error *err) {
 bool weights_foreign_in(const char *dir, Error *err) {
     DIR *d = opendir(dir);
     bool good = true;
-    Path path;
-    Error none;
     for (struct dirent *e; d && good && (e = readdir(d)) != NULL; )
-        good = !path_join(&path, dir, e->d_name, &none) || weights_foreign(path.text, err);
+        good = weights_foreign(path_join(dir, e->d_name).text, err);
     if (d) closedir(d);
     return good;
 }
@@ -278,7 +275,6 @@ bool weights_foreign_in(const char *dir, Error *err) {
 static bool weights_open_shards(TensorFile *f, const char *dir, Error *err) {
     Json json;
     Error why;
-    Path path;
     if (!json_open(&json, dir, WEIGHTS_INDEX, err)) return false;
     const JsonNode *map = json_need(json.root, "weight_map", JSON_OBJECT, &why), *before, *k = map;
     bool good = map || fail(err, "%s: %s", f->path.text, why.text);
@@ -293,8 +289,7 @@ static bool weights_open_shards(TensorFile *f, const char *dir, Error *err) {
         for (before = json_first(map); before < k && !json_is(before + 1, file->text); )
             before = json_next(before + 1);
         if (before == k)                                 // the first tensor of this file
-            good = path_join(&path, dir, file->text, err)
-                && safetensors_add(&f->s, path.text, err);
+            good = safetensors_add(&f->s, path_join(dir, file->text).text, err);
     }
     json_free(&json);
     return good;
@@ -303,7 +298,7 @@ static bool weights_open_shards(TensorFile *f, const char *dir, Error *err) {
 // Opens the weights in DIR: model.safetensors, or its shards.
 static bool weights_open(TensorFile *f, const char *dir, Error *err) {
     if (access(f->path.text, F_OK) == 0) return safetensors_open(&f->s, f->path.text, err);
-    if (!path_join(&f->path, dir, WEIGHTS_INDEX, err)) return false;
+    f->path = path_join(dir, WEIGHTS_INDEX);
     if (access(f->path.text, F_OK) == 0) return weights_open_shards(f, dir, err);
     return weights_foreign_in(dir, err) && fail(err, "%s: model.safetensors is missing", dir);
 }
@@ -355,7 +350,7 @@ bool tensor_file_open(TensorFile *f, const char *path, KeptFile file, int64_t wo
         if (good && memcmp(c, &f->config, sizeof *c) != 0)
             good = fail(err, "%s: not the model that was expected", path);
     } else {
-        if (!path_join(&f->path, path, kept_file_names[file], err)) return false;
+        f->path = path_join(path, kept_file_names[file]);
         if ((file == FILE_OUTER || file == FILE_WORKERS) && access(f->path.text, F_OK) != 0)
             return fail(err, "%s: %s is missing; the run had %lld workers", path,
                         kept_file_names[file], (long long)workers);

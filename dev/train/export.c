@@ -46,13 +46,13 @@ static bool export_tensors(int fd, TensorFile *f, FloatType type, const char *pa
 static bool export_write(const Run *r, int fd, TensorFile *f, const char *path, Error *err) {
     FloatType type = export_type(r->o.export_file);
     GgufHeader h;
-    if (!gguf_begin(&h, err)) return false;
+    gguf_begin(&h);
     gguf_put_model(&h, &f->config, type);
     tokenizer_put_gguf(&h, &r->tokenizer, f->config.V);
     gguf_put_tensors(&h, &f->config, type);
-    if (!gguf_end(&h, err)) return false;
-    bool put = file_put(fd, h.text, h.n, path, err) && export_tensors(fd, f, type, path, err);
-    free(h.text);
+    gguf_end(&h);
+    bool put = file_put(fd, h.t.text, h.t.n, path, err) && export_tensors(fd, f, type, path, err);
+    free(h.t.text);
     return put;
 }
 

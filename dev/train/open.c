@@ -53,10 +53,9 @@ void open_tokenizer(Run *r, const char *checkpoint) {
     if (!path[0]) return;
     if (!tokenizer_load(&r->tokenizer, path, &err))
         die("%s%s", err.text, r->o.tokenizer ? "" : "; name another one with --tokenizer FILE");
-    FILE *f = open_memstream(&r->tokenizer_json, &r->tokenizer_bytes);
-    if (!f) die("memory: none left for the tokenizer");
-    tokenizer_print(f, &r->tokenizer);
-    fclose(f);
+    text_begin(&r->tokenizer_json);
+    tokenizer_print(r->tokenizer_json.f, &r->tokenizer);
+    text_end(&r->tokenizer_json);
 }
 
 Config fresh_config(const Run *r) {
@@ -343,7 +342,7 @@ void run_close(Run *r) {
     free(r->losses);
     free(r->text);
     free(r->sampler.candidates);
-    free(r->tokenizer_json);
+    free(r->tokenizer_json.text);
     free(r->given);
     json_free(&r->saved);
     if (r->lock >= 0) close(r->lock);

@@ -9,13 +9,11 @@ static Shown hash_text(uint64_t hash) {
 }
 
 char *options_json(const Run *r) {
-    char *text = NULL;
-    size_t n;
+    TextBuffer text;
     Log json;
     Error err;
-    FILE *file = open_memstream(&text, &n);
-    if (!file) die("memory: none left for the run's options");
-    log_to(&json, file, "the run's options");
+    text_begin(&text);
+    log_to(&json, text.f, "the run's options");
     log_begin(&json, "options");
     train_options_echo(&json, &r->o);
     log_int(&json, "train_tokens", (int64_t)r->train.n_tokens);
@@ -23,8 +21,8 @@ char *options_json(const Run *r) {
     log_text(&json, "val_hash", hash_text(r->val_hash).text);
     if (!log_end(&json, &err)) die("%s", err.text);
     free(json.line);
-    fclose(file);
-    return text;
+    text_end(&text);
+    return text.text;
 }
 
 // The source of a save's buckets (Checkpoint.source), with progress.
@@ -51,15 +49,14 @@ void save(Run *r) {
           r->noise.g2, r->noise.s, r->noise.weight, r->noise_adam.g2, r->noise_adam.s,
           r->noise_adam.weight, stopped ? NAN : r->good_loss },
         options_json(r), saving_bucket, &saving, false, r->zero->sgd, r->zero->averages,
-        { (const unsigned char *)r->tokenizer_json, r->tokenizer_bytes },
+        { (const unsigned char *)r->tokenizer_json.text, r->tokenizer_json.n },
         r->tokenizer.vocab_size > 0 ? r->tokenizer.eot : -1, &whole,
     };
     Error err;
     double start = seconds_now();
     bool failed = false;
     saving.progress.total = (double)kept_end(&k) * gpt2_n_buckets(&k.config);
-    if (r->comm.rank == 0) failed = !checkpoint_is_locked(r->lock, r->o.out, &err);
-    if (r->comm.rank > 0 || failed) checkpoint_follow(&k);
+    if (r->comm.rank > 0) checkpoint_follow(&k);
     else failed = !checkpoint_save(r->o.out, &k, r->o.keep, &err);
     progress_end(&saving.progress);
     free((char *)k.options);
@@ -247,9 +244,8 @@ static void check_hash(const JsonNode *options, const char *key, uint64_t hash, 
 
 // Older versions tuned a GPU's matrix products, and kept the algorithms beside the weights.
 static void check_not_tuned(const char *from) {
-    Path path;
-    Error err;
-    if (path_join(&path, from, "tune.json", &err) && access(path.text, F_OK) == 0)
+    Path path = path_join(from, "tune.json");
+    if (access(path.text, F_OK) == 0)
         die("--resume: %s holds the algorithms that the run chose, and commit 06c23e3 is the last "
             "that reads it; or delete it: the last bits of what follows may differ", path.text);
 }

@@ -568,8 +568,7 @@ typedef struct {
     Loader train, val;
     uint64_t train_hash, val_hash;     // loader_hash of each
     Tokenizer tokenizer;               // vocab_size is 0 when there is none
-    char *tokenizer_json;              // the tokenizer as checkpoints hold it
-    size_t tokenizer_bytes;
+    TextBuffer tokenizer_json;         // the tokenizer as checkpoints hold it
     Floor floor;
     HellaSwag hellaswag;               // n is 0 when there is none
     int *inputs, *targets;             // (micro_batch,T)
