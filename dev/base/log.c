@@ -79,7 +79,7 @@ bool log_close(Log *log, Error *err) {
 
 void log_bytes(Log *log, const char *bytes, size_t n) {
     if (!log->file) return;
-    log->line = (char *)grow_or_die(log->line, &log->capacity, log->length + n, 1, "the log's line");
+    log->line = (char *)grow_or_die(log->line, &log->capacity, log->length + n, 1, "a line");
     memcpy(log->line + log->length, bytes, n);
     log->length += n;
 }

@@ -8,38 +8,6 @@
 #include "../../dataloader.h"
 #include "../files/files.h"
 
-// ==== scan.c =====================================================================================
-// A look through a text before it is encoded: where its documents are, and which bytes are odd.
-// =================================================================================================
-
-#ifndef SCAN_BLOCK                     // the tests use fewer bytes
-#define SCAN_BLOCK 65536
-#endif
-
-enum { SEPARATOR_MOST = 250 };
-
-// How many bytes are odd, in all texts, and where the first is.
-typedef struct { uint64_t count, first; const char *path; } Odd;
-
-typedef struct {
-    const char *separator;                             // NULL: none
-    void (*found)(void *corpus, uint64_t from, uint64_t to);
-    void *corpus;
-    uint64_t separators, inside;                       // in all texts; inside: not alone in a line
-    Odd nul, invalid;                                  // invalid: not UTF-8
-    const char *path;                                  // the text, and where it has been read to:
-    uint64_t size, line, from;                         // its bytes; where line and document begin
-    bool blank, separated;                             // the document, so far; the text
-    char head[SEPARATOR_MOST + 2];                     // the line's first bytes
-    char block[SCAN_BLOCK];
-    size_t held;                                       // of the block: a character's first bytes
-} Scan;
-
-void scan_begin(Scan *s, const char *path);
-
-// Reads on. False at the end of the file, or after an error (ferror).
-bool scan_block(Scan *s, FILE *file);
-
 // ==== jsonl.c ====================================================================================
 // Documents from JSON lines: each line is an object, and its member `key` is a document. Many
 // corpora are distributed so, as C4 and Dolma are. Other members and blank lines are ignored.
@@ -243,6 +211,123 @@ const char **tokenizer_eos(void);
 // Reads a vocabulary: tokenizer.json, vocab.json with merges.txt beside it, a .tiktoken file, a
 // GGUF, or a directory that holds one of the first two. On failure there is nothing to free.
 bool tokenizer_load(Tokenizer *t, const char *path, Error *err);
+
+// ==== shards.c ===================================================================================
+// Writing a directory of shards, NAME_train_000000.bin and so on: dataloader.h has their format.
+//
+// All files are written under temporary names (*.prepare-tmp), and renamed only when all of them
+// are complete and on the disk. An error or an interrupt removes the temporary files; the next run
+// removes those that kill -9 left.
+// =================================================================================================
+
+// A file that is being written, and its final name.
+typedef struct Temporary {
+    Path path, final;
+    struct Temporary *next;
+} Temporary;
+
+typedef struct {
+    const char *dir;
+    const char *name;                  // "tales", "text" or "jsonl"
+    bool made;                         // the directory did not exist before
+    Temporary *temporaries;            // newest first
+} Output;
+
+// Refuses a directory that holds other shards, or without `overwrite` earlier ones.
+bool output_begin(Output *out, const char *dir, const char *name, bool overwrite, Error *err);
+
+// Fills in the error of a write to the directory, and returns false. why: its errno
+bool output_failed(const Output *out, int why, Error *err);
+bool output_tokenizer(Output *out, const Tokenizer *t, Error *err);
+
+// Called when every file is complete: removes the shards of an earlier run, then renames this run's
+// files.
+bool output_commit(Output *out, Error *err);
+
+// One split, train or val: its shards, and what they hold.
+typedef struct {
+    Output *out;
+    const char *split;
+    int vocab_size, eot;
+    bool has_floor;                    // set after split_init: each shard has a .floor (entropy.c)
+    FILE *bin, *floor;                 // the current shard, and its .floor or NULL
+    int shards;                        // started so far
+    size_t in_shard;                   // tokens in the current shard
+    uint64_t tokens, bytes, documents; // the caller counts the bytes
+} Split;
+
+void split_init(Split *s, Output *out, const char *split, const Tokenizer *t);
+
+// Adds tokens, and starts a new shard whenever one is full.
+bool split_add(Split *s, const int *ids, size_t n, Error *err);
+bool split_end_document(Split *s, Error *err);
+
+// Adds a whole document, which is not cut; nats for the .floor.
+bool split_add_whole(Split *s, const int *ids, size_t n, double nats, Error *err);
+
+// Completes the current shard, if there is one.
+bool split_end_shard(Split *s, Error *err);
+
+// ==== texts.c ====================================================================================
+// Texts to prepare: their documents, and which of them are for validation.
+//
+// A separator is a line that holds its characters and nothing else; Windows' line ends count too.
+// It belongs to no document. Documents of white space alone are left out where there are
+// separators, and so is a byte-order mark: neither is anybody's text.
+// =================================================================================================
+
+// A file of documents, in memory.
+typedef struct {
+    const char *path;              // "standard input" for -
+    const char *bytes;               // (n)
+    size_t n;
+    struct stat info;                // of a file, not of a pipe
+} Text;
+
+// n bytes of a text: a document, or the part of one on one side of the cut.
+typedef struct {
+    const Text *text;
+    size_t from, n;
+    bool val;                        // for validation, not for training
+    bool unended;                    // the document goes on in the other split
+} Piece;
+
+// All texts, and their documents in order.
+typedef struct {
+    Text *texts;
+    int n_texts;
+    Piece *pieces;
+    size_t n, capacity;
+    const Text *text;                // the one that is being looked through
+    double bytes;                    // of all texts
+} Texts;
+
+// Finds the documents of all texts, and their splits, before anything is encoded. From 20 documents
+// on whole ones are held out, spread evenly; of fewer, the last part of the text. Pipes are copied
+// to `out`. separator: NULL, and a text is one document.
+bool texts_open(Texts *c, char **paths, int n, const char *separator, double val_fraction,
+                 const Output *out, Error *err);
+void texts_close(Texts *c);
+
+// Whether the document after so many is for validation. It gets its share evenly: the length of a
+// stream of documents is unknown.
+bool is_held_out(double before, double fraction);
+
+// How many bytes are odd, in all texts, and where the first is.
+typedef struct { uint64_t count; size_t first; const char *path; } Odd;
+
+// A look through texts, which calls found(corpus, from, to) for each document.
+typedef struct {
+    const char *separator;             // NULL: none
+    void (*found)(void *corpus, size_t from, size_t to);
+    void *corpus;
+    uint64_t separators, inside;       // lines; inside: that hold it and more
+    Odd nul, invalid;                  // invalid: not UTF-8
+    double bytes;                      // of the texts so far
+    Progress progress;
+} Scan;
+
+void scan_text(Scan *s, const char *path, const char *text, size_t n);
 
 // ==== entropy.c ==================================================================================
 // The entropy floor: the lowest loss that any model can reach, for a corpus of known probabilities.

@@ -321,8 +321,8 @@ bool gguf_model(GgufModel *m, const unsigned char *bytes, size_t n, Error *err) 
     Gguf g;
     memset(m, 0, sizeof *m);
     if (!gguf_parse(&g, bytes, n, err) || !gguf_config(&m->c, &g, err)) return false;
-    m->tensors = (GgufTensor *)alloc_or_die(((size_t)gpt2_n_tensors(&m->c) + 1) * sizeof *m->tensors,
-                                            "a list of tensors");
+    size_t n_tensors = (size_t)gpt2_n_tensors(&m->c) + 1;
+    m->tensors = (GgufTensor *)alloc_or_die(n_tensors * sizeof *m->tensors, "a list of tensors");
     bool good = gguf_place_all(m, &g, err) && gguf_check(m, err);
     if (!good) gguf_model_free(m);
     return good;

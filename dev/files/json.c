@@ -117,7 +117,8 @@ static int json_peek(JsonReader *r) {
 // Appends a node and returns its index. (An index: the nodes may move.)
 static size_t json_append(JsonReader *r, JsonType type, size_t at) {
     Json *j = r->out;
-    j->root = (JsonNode *)grow_or_die(j->root, &r->capacity, j->n_nodes + 1, sizeof *j->root, "JSON");
+    j->root = (JsonNode *)grow_or_die(j->root, &r->capacity, j->n_nodes + 1,
+                                       sizeof *j->root, "JSON");
     JsonNode v = { type, r->end, 0, 1, at };
     j->root[j->n_nodes] = v;
     return j->n_nodes++;
