@@ -14,6 +14,11 @@
 #include <string.h>
 #include <unistd.h>
 #include <time.h>
+#ifndef _WIN32                           // there windows/posix.h has what they declare
+#include <dirent.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#endif
 #ifdef _OPENMP
 #include <omp.h>
 #endif

@@ -1,7 +1,6 @@
 // OUT/log.jsonl, one JSON object (RFC 8259) a line; and the progress of long work (base.h).
 #include "base.h"
 #include <sys/file.h>
-#include <sys/ioctl.h>
 #include <sys/stat.h>
 
 void log_off(Log *log) { memset(log, 0, sizeof *log); }

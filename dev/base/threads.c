@@ -1,7 +1,6 @@
 // Threads: how many there are, which one this is, and how the columns of a matrix are shared out
 // (base.h).
 #include "base.h"
-#include <sys/resource.h>
 
 #ifdef __SSE__
 #include <xmmintrin.h>

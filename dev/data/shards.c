@@ -1,6 +1,5 @@
 // Writing a directory of shards, all of them or none (data.h).
 #include "data.h"
-#include <dirent.h>
 
 #ifndef SHARD_TOKENS                 // the tests build with a smaller one
 #define SHARD_TOKENS 100000000

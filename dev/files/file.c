@@ -1,6 +1,5 @@
 // Files: reading by mmap, and writing with fsync so that the data survives a crash (files.h).
 #include "files.h"
-#include <dirent.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 

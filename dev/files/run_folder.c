@@ -1,7 +1,6 @@
 // A run's directory: its checkpoints, the links to them, and saving so that a crash at any moment
 // leaves a whole one (files.h).
 #include "files.h"
-#include <dirent.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 

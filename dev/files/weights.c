@@ -2,7 +2,6 @@
 // leave, and what is not GPT-2 (files.h).
 #include "files.h"
 #include <assert.h>
-#include <dirent.h>
 
 // ---- config.json ----
 

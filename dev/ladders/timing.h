@@ -5,7 +5,6 @@
 #pragma once
 #include <errno.h>
 #include <math.h>
-#include <sys/resource.h>
 #include "../base/base.h"
 #include "../cpu/cpu.h"
 

@@ -1,6 +1,5 @@
 // Opening a run: flags, ranks, data, model, output; and closing it (train.h).
 #include "train.h"
-#include <dirent.h>
 
 Sharing run_sharing(const TrainOptions *o, Comm *data, Comm *tensor) {
     uint64_t micro_batches = o->batches.batch / o->batches.unit;
