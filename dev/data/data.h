@@ -11,6 +11,7 @@
 // ==== jsonl.c ====================================================================================
 // Documents from JSON lines: each line is an object, and its member `key` is a document. Many
 // corpora are distributed so, as C4 and Dolma are. Other members and blank lines are ignored.
+// Without a key, each line's whole object is one (HellaSwag).
 //
 //     Jsonl j = { .key = "text" };
 //     const JsonNode *text;
@@ -18,13 +19,12 @@
 //     while (jsonl_next(&j, &text, &err) && text) ... text->text (text->length bytes) ...
 //     jsonl_free(&j);
 //
-// The file may be a pipe: it is read once, from its beginning to its end. Memory is bounded by the
-// longest line, which may have JSONL_LINE_MOST bytes. An error names the file and the line. With
-// skip_bad a line that holds no document is counted, and the next one is read.
+// The file may be a pipe: it is read once, from its beginning to its end. An error names the file
+// and the line. With skip_bad a line that holds no document is counted, and the next one is read.
 // =================================================================================================
 
 typedef struct {
-    const char *key;
+    const char *key;                   // NULL: the object
     bool skip_bad;
     uint64_t bad;                      // lines left out
     Error first_bad;                   // what is wrong with the first of them
@@ -33,7 +33,6 @@ typedef struct {
     char *bytes;                       // (capacity) of which at ... held-1 are read, but not used
     size_t capacity, held, at;
     bool ended;                        // the file has no more
-    bool too_long;                     // the latest line is, and its beginning is gone
     uint64_t line;                     // number of the latest line, from 1
     Json json;                         // of the latest document
 } Jsonl;
