@@ -357,7 +357,6 @@ void run_close(Run *r) {
 // is gone, the run ends.
 static void open_ranks(Run *r) {
     Error err;
-    if (r->o.resume) restore_timeout(r);
     if (!comm_open(&r->comm, r->o.timeout, &err)) {
         if (r->comm.heartbeat.told) exit(1);         // rank 0 prints why
         die("%s", err.text);
@@ -387,8 +386,8 @@ bool run_start(Run *r, Model *model, Machine *machine, int argc, char **argv) {
         if (launched_as(LAUNCH_RANK, 0) == 0) train_options_help(stdout);
         return false;
     }
-    if (!r->o.plan) open_ranks(r);
     if (r->o.resume) restore_options(r);
+    if (!r->o.plan) open_ranks(r);
     threads_begin(r->o.threads);
     return true;
 }

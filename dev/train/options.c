@@ -492,20 +492,6 @@ int64_t recipe_batch(int argc, char **argv) {
     return again ? (int64_t)batch : 0;
 }
 
-// A path needs room for the names of a checkpoint's files: the system's limit is 4,096 bytes.
-static bool train_options_check_paths(const TrainOptions *o, Error *err) {
-    const size_t MOST = 4000;
-    for (int i = 0; i < train_rows; i++) {
-        const Option *row = &train_table[i];
-        if (row->type != OPT_TEXT || strcmp(row->name, "generate") == 0) continue;
-        const char *text = *(const char *const *)((const char *)o + row->field);
-        if (text && strlen(text) > MOST)
-            return fail(err, "--%s: its value has %zu bytes; at most %zu are possible", row->name,
-                        strlen(text), MOST);
-    }
-    return true;
-}
-
 bool train_options_parse(TrainOptions *o, int argc, char **argv, Error *err) {
     *option_hints() = train_hints;
     if (!options_parse(o, train_table, train_rows, argc, argv, NULL, NULL, err)) return false;
@@ -514,9 +500,8 @@ bool train_options_parse(TrainOptions *o, int argc, char **argv, Error *err) {
     if (o->help) return true;
     o->resume = train_options_given(o, "resume");
     if (o->plan_search) o->plan = true;
-    if (!train_options_check_paths(o, err) || !train_options_check_plan(o, err)
-        || !train_options_check_reading(o, err) || !train_options_check_optimizer(o, err))
-        return false;
+    if (!train_options_check_plan(o, err) || !train_options_check_reading(o, err)
+        || !train_options_check_optimizer(o, err)) return false;
     return o->resume || train_options_check(o, err);
 }
 

@@ -155,19 +155,6 @@ bool find_resumed(Path *from, const Run *r, Error *err) {
     return checkpoint_of_step(from, r->o.out, r->o.resume_from, err);
 }
 
-void restore_timeout(Run *r) {
-    Path from;
-    TrainState state;
-    Json json;
-    Error err;
-    const int row = option_find(train_table, train_rows, "timeout", strlen("timeout"));
-    if (!r->o.out || train_options_given(&r->o, "timeout") || !find_resumed(&from, r, &err)
-        || !checkpoint_load_state(&state, &json, from.text, &err)) return;
-    const JsonNode *timeout = json_get(json_get(json.root, "options"), "timeout");
-    if (timeout) option_read(&r->o, &train_table[row], option_saved_words(timeout));
-    json_free(&json);
-}
-
 // Flags that are gone: the key in state.json, the value that means off, and the last commit that
 // has it. Those that changed no weight, as --hellaswag-every, are left out: a run goes on without
 // them.
@@ -206,7 +193,7 @@ void restore_options(Run *r) {
     TrainState state;
     Error err;
     if (!r->o.out) die("--resume: needs --out DIR, the directory of the run to continue");
-    if (r->comm.rank == 0 && access(r->o.out, F_OK) == 0) lock_output(r);
+    if (launched_as(LAUNCH_RANK, 0) == 0 && access(r->o.out, F_OK) == 0) lock_output(r);
     if (!find_resumed(&from, r, &err)) die("--resume: %s", err.text);
     if (!checkpoint_load_state(&state, &r->saved, from.text, &err))
         die_checkpoint(r, from.text, &err);

@@ -745,10 +745,8 @@ void lock_output(Run *r);
 // Finds the checkpoint that the run continues from: of --resume=N, or the latest.
 bool find_resumed(Path *from, const Run *r, Error *err);
 
-// Restores the run's --timeout, before the ranks connect. Errors are restore_options' to report.
-void restore_timeout(Run *r);
-
-// Restores the flags of the run in --out, before anything is opened: flags decide what is opened.
+// Restores the flags of the run in --out, before anything is opened: flags decide what is opened,
+// and --timeout how long the ranks wait for each other.
 void restore_options(Run *r);
 
 // Restores the run's state: the next update gets the same bits as in a run that never stopped.
