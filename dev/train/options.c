@@ -471,7 +471,9 @@ bool train_options_restore(TrainOptions *o, const JsonNode *saved, Error *err) {
     return true;
 }
 
-int64_t recipe_batch(int argc, char **argv) {
+// Scripts end in "$@", so a user can override a recipe's flags. If --batch-tokens is given twice
+// and no --lr follows, --lr was chosen for the first batch: returns that batch, otherwise 0.
+static int64_t recipe_batch(int argc, char **argv) {
     double batch = 0.0;
     bool again = false;
     for (int i = 1; i < argc; i++) {
