@@ -1,5 +1,17 @@
 // Communication between ranks: the processes of one run, each of which trains on a part of every
 // batch (ranks.h).
+//
+// Ranks on several machines communicate in two levels. With M machines of G ranks each:
+//
+//     reduce-scatter   1. within a machine: its rank g receives slice g of every machine (M slices)
+//                         from the machine's G ranks, and sums each slice over them
+//                      2. between machines: rank g of machine m receives its own slice's M partial
+//                         sums from the ranks g of all machines, and sums them
+//     all-gather       the same in reverse: between ranks of equal number, then within the machine
+//
+// A rank sends (M-1)/(GM) B bytes to other machines instead of (M-1)/M B. If a machine's ranks
+// follow one another and G is a power of two, the two sums are the lower and the upper levels of
+// the same tree: the result has the same bits. Otherwise all ranks communicate in one level.
 #include "ranks.h"
 #include <assert.h>
 

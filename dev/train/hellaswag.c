@@ -74,12 +74,13 @@ static bool hellaswag_read_example(HellaSwag *h, size_t *room, const Tokenizer *
 // Reads all of a file, whose name is for errors. After a failure nothing is left to free.
 static bool hellaswag_read(HellaSwag *h, FILE *file, const char *name, const Tokenizer *t,
                            Error *err) {
-    Jsonl j = { .key = NULL };
+    Jsonl j;
     const JsonNode *root = NULL;
     Error why;
     size_t examples = 0, tokens = 0;
     bool good = true;
     memset(h, 0, sizeof *h);
+    memset(&j, 0, sizeof j);
     jsonl_begin(&j, file, name);
     do {
         good = jsonl_next(&j, &root, err);
