@@ -253,7 +253,7 @@ refused "is empty" text "$dir/1.txt" "$dir/empty" --out "$dir/no"
 refused "standard input: is empty" text - --out "$dir/no"
 [ ! -c /dev/zero ] || refused "not a file" text /dev/zero --out "$dir/no"
 for magic in '\037\213:gunzip' '\3757zXZ:unxz' '(\265/\375:unzstd' 'PK\003\004:zip or PyTorch' \
-             '%%PDF-1.7:pdftotext' '\200\004\225:pickle' '\211PNG:picture' '\377\376:UTF-16 (or' \
+             '%%PDF-1.7:pdftotext' '\200\004\225:pickle' '\377\376:UTF-16 (or' \
              '\376\377:iconv -f UTF-16' 'version https\072//git-lfs:git lfs'; do
     { printf "${magic%%:*}"; cat "$dir/1.txt"; } > "$dir/it is"
     refused "${magic#*:}" text "$dir/1.txt" "$dir/it is" --out "$dir/no"

@@ -401,7 +401,7 @@ if ! grep -qa __asan_init "$train"; then
 fi
 end train_too_large_for_memory
 
-# ---- threads and stacks ----
+# ---- threads ----
 
 good --threads 2 --steps 1 --log "$dir/log" --overwrite
 if [ "$(values start threads_used "$dir/log")" = 2 ]; then
@@ -414,14 +414,9 @@ if [ "$(values start threads_used "$dir/log")" = 2 ]; then
     same "threads of OMP_NUM_THREADS=1000" "$(values start threads_used "$dir/log")" "$used"
     OMP_NUM_THREADS=2 good --threads 0 --steps 2 --log "$dir/log" --overwrite
     same "threads of OMP_NUM_THREADS=2" "$(values start threads_used "$dir/log")" 2
-    OMP_NUM_THREADS=100000 refused "OMP_NUM_THREADS: got " --threads 0
-    OMP_NUM_THREADS=100000 "$prepare" text "$0" --out "$dir/no" > "$dir/stdout" 2> "$dir/stderr"
-    same "status of prepare, OMP_NUM_THREADS=100000" $? 1
-    (ulimit -s 64; refused "ulimit -s: a stack of 64 kB is too small"; echo "$why" > "$dir/why")
-    why=${why:-$(cat "$dir/why")}
-    end train_threads_and_stacks
+    end train_threads
 else
-    skip train_threads_and_stacks "needs a build with OpenMP"
+    skip train_threads "needs a build with OpenMP"
 fi
 
 # ---- where it cannot write ----

@@ -17,7 +17,6 @@
 #ifndef _WIN32                           // there windows/posix.h has what they declare
 #include <dirent.h>
 #include <sys/ioctl.h>
-#include <sys/resource.h>
 #endif
 #ifdef _OPENMP
 #include <omp.h>
@@ -430,15 +429,13 @@ void threads_set(int n);
 enum {
     THREADS_MOST = 1024,                 // more cannot be meant
     THREADS_A_CORE = 4,                  // more are not started: threads wait for each other
-    STACK_LEAST = 256,                   // kB; a thread of the trainer needs less than half
 };
 
 // The number of threads that the user asks for: by a flag, or else in OMP_NUM_THREADS. 0: neither.
 int threads_asked(int flag);
 
 // Sets the number of threads, before any of them starts: at most THREADS_A_CORE for each processor
-// that this process may use. Ends the program if the number cannot be meant, or if the stack is too
-// small.
+// that this process may use.
 //   flag: what --threads says; 0: OMP_NUM_THREADS, or OpenMP's own choice
 void threads_begin(int flag);
 

@@ -30,19 +30,10 @@ static void flush_subnormals(void) {
 }
 
 void threads_begin(int flag) {
-    struct rlimit stack;
-    if (getrlimit(RLIMIT_STACK, &stack) == 0 && stack.rlim_cur >> 10 < STACK_LEAST)
-        die("ulimit -s: a stack of %zu kB is too small, expected at least %d kB; `ulimit -s 8192` "
-            "sets 8 MB", (size_t)(stack.rlim_cur >> 10), STACK_LEAST);
 #ifdef _OPENMP
-    const char *name = flag > 0 ? "--threads" : "OMP_NUM_THREADS";
-    int asked = threads_asked(flag), cores = omp_get_num_procs();
+    int asked = threads_asked(flag), most = THREADS_A_CORE * omp_get_num_procs();
     int n = asked > 0 ? asked : omp_get_max_threads();
-    if (asked > THREADS_MOST)
-        die("%s: got %d, expected a whole number from 1 to %d", name, asked, THREADS_MOST);
-    if (n > THREADS_A_CORE * cores) n = THREADS_A_CORE * cores;
-    if (n > THREADS_MOST) n = THREADS_MOST;
-    omp_set_num_threads(n);
+    omp_set_num_threads(n > most ? most : n);
 #else
     (void)flag;
 #endif

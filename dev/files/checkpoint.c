@@ -40,7 +40,7 @@ int kept_file_first(int file, int64_t workers) {
 bool kept_file_has(const Checkpoint *k, int file) {
     bool diloco = k->state.workers > 0;
     const bool has[N_FILES] = { true, !k->sgd, diloco, k->averages, diloco && !k->sgd };
-    return file == FILE_WEIGHTS || (!k->weights_only && has[file]);
+    return has[file];
 }
 
 int kept_end(const Checkpoint *k) {

@@ -106,8 +106,8 @@ void floats_transpose(float *out, const unsigned char *in, size_t rows, size_t c
 //     if (!json_get_int(&layers, j.root, "n_layer", 1, 1000, &err)) ...
 //     json_free(&j);
 //
-// Strict: the text must be UTF-8, nothing may follow the value, numbers must fit a double, nesting
-// is limited to JSON_MAX_DEPTH. Of equal keys in an object the first counts.
+// The text must be UTF-8, nothing may follow the value, numbers must fit a double, nesting is
+// limited to JSON_MAX_DEPTH. Of equal keys in an object the first counts.
 //
 // The tree is one array of nodes in the order of the text; a container precedes its contents:
 //
@@ -480,7 +480,6 @@ typedef struct {
     // call. worker: whose moments; -1 for the mean of all workers' moments, and for other arrays.
     const float *(*source)(void *from, Kept what, int worker, int bucket);
     void *from;
-    bool weights_only;                   // no optimizer.safetensors: cannot be resumed
     bool sgd, averages;                  // no moments; averaged weights
     FileMap tokenizer;                   // tokenizer.json; bytes NULL: none
     int eot;                             // id of the end of text; -1: none
@@ -627,5 +626,5 @@ bool checkpoint_clear(const char *out, Error *err);
 bool checkpoint_save(const char *out, const Checkpoint *k, int keep, Error *err);
 
 // Makes a save's calls of k->source without writing: for the other ranks during a save. Reads only
-// config, source, from, weights_only, sgd, averages and state.workers of k.
+// config, source, from, sgd, averages and state.workers of k.
 void checkpoint_follow(const Checkpoint *k);

@@ -140,35 +140,13 @@ static bool json_literal(JsonReader *r, const char *word, JsonType type) {
     return true;
 }
 
-static bool json_digits(JsonReader *r) {
-    size_t start = r->at;
-    while (r->at < r->n && r->s[r->at] >= '0' && r->s[r->at] <= '9') r->at++;
-    return r->at > start || json_expected(r, "a digit");
-}
-
 static bool json_number(JsonReader *r) {
     size_t start = r->at, v = json_append(r, JSON_NUMBER, start);
-    if (r->s[r->at] == '-') r->at++;
-    bool zero = r->at < r->n && r->s[r->at] == '0';      // no digit may follow a leading zero
-    if (zero) r->at++;
-    else if (!json_digits(r)) return false;
-    if (zero && r->at < r->n && r->s[r->at] >= '0' && r->s[r->at] <= '9')
-        return json_fail(r, start, "a number has a leading zero");
-    if (r->at < r->n && r->s[r->at] == '.') {
-        r->at++;
-        if (!json_digits(r)) return false;
-    }
-    if (r->at < r->n && (r->s[r->at] == 'e' || r->s[r->at] == 'E')) {
-        r->at++;
-        if (r->at < r->n && (r->s[r->at] == '+' || r->s[r->at] == '-')) r->at++;
-        if (!json_digits(r)) return false;
-    }
-    memcpy(r->end, r->s + start, r->at - start);
-    r->end += r->at - start;
+    double value;
+    for (; r->at < r->n && r->s[r->at] && strchr("0123456789+-.eE", r->s[r->at]); r->at++)
+        *r->end++ = (char)r->s[r->at];
     json_close_text(r, v);
-    if (!isfinite(strtod(r->out->root[v].text, NULL)))
-        return json_fail(r, start, "a number is too large for a double");
-    return true;
+    return number_read(&value, r->out->root[v].text) || json_fail(r, start, "not a number");
 }
 
 static char *json_put_utf8(char *out, uint32_t code) {

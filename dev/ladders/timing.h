@@ -5,6 +5,7 @@
 #pragma once
 #include <errno.h>
 #include <math.h>
+#include <sys/resource.h>
 #include "../base/base.h"
 #include "../cpu/cpu.h"
 

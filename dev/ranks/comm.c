@@ -479,6 +479,18 @@ void comm_group(Comm *c, Comm *whole, int size, int stride) {
 
 // ---- the backend ----
 
+bool comm_launched(Comm *c, Error *err) {
+    memset(c, 0, sizeof *c);
+    c->rank = launched_as(LAUNCH_RANK, 0);
+    c->size = launched_as(LAUNCH_SIZE, 1);
+    c->local_rank = launched_as(LAUNCH_LOCAL_RANK, c->rank);
+    c->local_size = launched_as(LAUNCH_LOCAL_SIZE, c->size);
+    c->hosts = 1;
+    return c->size <= COMM_MAX_RANKS
+        || fail(err, "ranks: %d of them; this program supports at most %d", c->size,
+                COMM_MAX_RANKS);
+}
+
 #if !defined(WITH_MPI) && !defined(WITH_NCCL)
 
 #ifdef _WIN32

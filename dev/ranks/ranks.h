@@ -221,6 +221,9 @@ void gpu_widen(float *out, const uint16_t *x, size_t n, cudaStream_t stream);
 // connect.
 bool comm_open(Comm *c, double timeout, Error *err);
 
+// For comm_open: what the launcher says of this rank. Error: too many of them.
+bool comm_launched(Comm *c, Error *err);
+
 #if defined(COMM_ON_GPU)
 // Multiprocessors of a GPU that messages take while products run beside them: 16 of an H100's 132.
 int comm_blocks(int multiprocessors);

@@ -48,7 +48,7 @@ void save(Run *r) {
           (int64_t)r->batch, (int64_t)r->norm_test.batch, r->norm_test.waited,
           r->noise.g2, r->noise.s, r->noise.weight, r->noise_adam.g2, r->noise_adam.s,
           r->noise_adam.weight, stopped ? NAN : r->good_loss },
-        options_json(r), saving_bucket, &saving, false, r->zero->sgd, r->zero->averages,
+        options_json(r), saving_bucket, &saving, r->zero->sgd, r->zero->averages,
         { (const unsigned char *)r->tokenizer_json.text, r->tokenizer_json.n },
         r->tokenizer.vocab_size > 0 ? r->tokenizer.eot : -1, &whole,
     };

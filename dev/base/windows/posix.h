@@ -245,9 +245,7 @@ static inline int windows_fclose(FILE *file) {
 
 enum { _SC_NPROCESSORS_ONLN, _SC_PAGESIZE, _SC_PHYS_PAGES, _SC_AVPHYS_PAGES };
 #define gethostname(name, n) ((void)(name))
-#define getrlimit(what, limit) ((void)(limit), -1)
 #define ioctl(fd, request, size) windows_size(fd, size)
-struct rlimit { size_t rlim_cur, rlim_max; };
 struct winsize { unsigned short ws_row, ws_col; };
 
 static inline long sysconf(int name) {
