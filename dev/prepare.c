@@ -575,7 +575,6 @@ int main(int argc, char **argv) {
         commands[i].run(argc - 1, argv + 1);
         return 0;
     }
-    char shown[48];
     die("%s: unknown command; expected tales, text, jsonl, encode or decode",
-        option_shown(shown, argv[1], strlen(argv[1])));
+        brief(argv[1], strlen(argv[1])).text);
 }

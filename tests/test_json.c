@@ -169,7 +169,7 @@ TEST(shown_text_is_one_line) {
     n += (size_t)sprintf(text + n, "\"]");
     CHECK(parse(&j, text, n, &err));
     CHECK(strcmp(json_show(j.root + 1).text, "a??[2J") == 0);
-    JsonShown cut = json_show(j.root + 2);
+    Brief cut = json_show(j.root + 2);
     CHECK(strcmp(cut.text + strlen(cut.text) - 6, "\xE2\x82\xAC...") == 0);
     json_free(&j);
 }

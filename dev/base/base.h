@@ -78,6 +78,11 @@ char **arguments(int *argc, char **argv);
 // Writes the message and returns false, so that a parser can `return fail(err, "...")`.
 PRINTF_LIKE(2, 3) bool fail(Error *err, const char *fmt, ...);
 
+// A user's text for a one-line message: shortened, control characters replaced by '?'.
+typedef struct { char text[72]; } Brief;
+
+Brief brief(const char *text, size_t n);
+
 // A hook that die() calls just before exit(); NULL: none.
 void (**die_last(void))(void);
 
@@ -310,9 +315,6 @@ bool options_given(const void *opts, const Option *table, int n, const char *nam
 #define OPTION_NAME_MAX 48
 
 // ---- reading values ----
-
-// The user's text for a one-line message: at most 40 bytes, control characters replaced by '?'.
-const char *option_shown(char out[48], const char *text, size_t length);
 
 // Reads a decimal number: no "inf", "nan" or hexadecimal, no spaces, no trailing characters.
 bool number_read(double *out, const char *text);

@@ -36,6 +36,20 @@ PRINTF_LIKE(2, 3) bool fail(Error *err, const char *fmt, ...) {
     return false;
 }
 
+Brief brief(const char *text, size_t length) {
+    Brief shown;
+    size_t n = 0;
+    for (; n < length && n + 8 < sizeof shown.text; n++)
+        shown.text[n] = (unsigned char)text[n] < 0x20 || text[n] == 0x7F ? '?' : text[n];
+    if (n < length) {
+        while (n > 0 && ((unsigned char)text[n] & 0xC0) == 0x80) n--;    // not inside a character
+        memcpy(shown.text + n, "...", 3);
+        n += 3;
+    }
+    shown.text[n] = '\0';
+    return shown;
+}
+
 void (**die_last(void))(void) {
     static void (*last)(void);
     return &last;

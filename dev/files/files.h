@@ -148,10 +148,8 @@ bool json_is(const JsonNode *v, const char *text);
 // The member of that name, or NULL. A linear search: for many look-ups build a table.
 const JsonNode *json_get(const JsonNode *object, const char *key);
 
-// A value's text for a one-line message: shortened, control characters replaced by '?'.
-typedef struct { char text[72]; } JsonShown;
-
-JsonShown json_show(const JsonNode *v);
+// A value's text for a message.
+Brief json_show(const JsonNode *v);
 
 // ---- typed values: every error names the key ----
 

@@ -25,19 +25,7 @@ const JsonNode *json_get(const JsonNode *object, const char *key) {
     return NULL;
 }
 
-JsonShown json_show(const JsonNode *v) {
-    JsonShown shown;
-    size_t n = 0;
-    for (size_t i = 0; i < v->length && n + 8 < sizeof shown.text; n++, i++)
-        shown.text[n] = (unsigned char)v->text[i] < 0x20 || v->text[i] == 0x7F ? '?' : v->text[i];
-    if (n < v->length) {
-        while (n > 0 && ((unsigned char)v->text[n] & 0xC0) == 0x80) n--;  // not inside a character
-        memcpy(shown.text + n, "...", 3);
-        n += 3;
-    }
-    shown.text[n] = '\0';
-    return shown;
-}
+Brief json_show(const JsonNode *v) { return brief(v->text, v->length); }
 
 // ---- typed values: every error names the key ----
 
