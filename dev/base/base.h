@@ -112,28 +112,25 @@ typedef struct { FILE *f; char *text; size_t n; } TextBuffer;
 void text_begin(TextBuffer *t);
 void text_end(TextBuffer *t);
 
-// =================================================================================================
 // Seconds of a monotonic clock with an arbitrary origin: only differences mean anything.
-// =================================================================================================
-
 static inline double seconds_now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-// ==== process.c ==================================================================================
-// How a run is stopped from outside: Ctrl-C, SIGTERM, SIGUSR1 or a closed terminal end it after the
-// current update (within a DiLoCo round, after its last one), evaluation turn or token. A second
-// Ctrl-C kills.
-// =================================================================================================
+// ---- how a run is stopped from outside (process.c) ----
+//
+// Ctrl-C, SIGTERM, SIGUSR1 or a closed terminal end it after the current update (within a DiLoCo
+// round, after its last one), evaluation turn or token. A second Ctrl-C kills.
+
+void catch_stop_signals(void);
 
 // The signal that came; 0: none.
 volatile sig_atomic_t *stop_signal(void);
 
 // What the handler prints: a text that is complete at any moment.
 const char *volatile *stop_message(void);
-void catch_stop_signals(void);
 
 // ==== log.c ======================================================================================
 // OUT/log.jsonl: one JSON object (RFC 8259) a line, for programs to read. At the end, helpers
@@ -180,6 +177,7 @@ bool log_close(Log *log, Error *err);
 
 // ---- building a line ----
 
+void log_begin(Log *log, const char *event);
 void log_bytes(Log *log, const char *bytes, size_t n);
 void log_puts(Log *log, const char *text);
 
@@ -194,7 +192,6 @@ void log_text_n(Log *log, const char *key, const char *text, size_t n);
 
 // NULL becomes null.
 void log_text(Log *log, const char *key, const char *text);
-void log_begin(Log *log, const char *event);
 
 // Writes the line. The caller decides what a failure means (a full disk: later lines are lost too).
 bool log_end(Log *log, Error *err);
@@ -212,14 +209,12 @@ Shown duration_text(double seconds);
 // Three significant digits: 950 -> "950", 12345 -> "12.3k", 1240000 -> "1.24M", then B and T.
 Shown count_text(double n);
 
-// ==== log.c ======================================================================================
 // The progress of work that takes longer than two seconds. A terminal shows one line, updated in
 // place; a file gets a line every ten seconds.
 //
 //     Progress p = progress_begin("saving", total);
 //     ... progress_show(&p, done); ...
 //     progress_end(&p);
-// =================================================================================================
 
 int terminal_columns(void);
 
@@ -236,10 +231,7 @@ void progress_show(Progress *p, double done);
 // Clears the line, on a terminal.
 void progress_end(const Progress *p);
 
-// ==== flags.c ====================================================================================
-// Things that recur: every so many updates, or every so many tokens.
-// =================================================================================================
-
+// Things that recur: every so many updates, or every so many tokens (flags.c).
 typedef struct {
     uint64_t n;                    // 0: never
     bool in_tokens;                // every n tokens, else every n updates
@@ -305,16 +297,12 @@ enum { OPTIONS_MAX = 128 };
 
 typedef struct { bool set[OPTIONS_MAX]; } Given;
 
-// ---- finding a flag ----
-
 int option_find(const Option *table, int n, const char *name, size_t length);
 
 // True if the user gave the flag, false if it has its default.
 bool options_given(const void *opts, const Option *table, int n, const char *name);
 
 #define OPTION_NAME_MAX 48
-
-// ---- reading values ----
 
 // Reads a decimal number: no "inf", "nan" or hexadecimal, no spaces, no trailing characters.
 bool number_read(double *out, const char *text);
@@ -327,14 +315,10 @@ int choice_index(const char *choices, const char *text, size_t length);
 bool option_read(void *opts, const Option *o, const char *text);
 void option_set_default(void *opts, const Option *o);
 
-// ---- a row's type and range, in words ----
-
+// A row's type and range, in words: "a whole number from 1 to 65536".
 typedef struct { char text[200]; } OptionWords;
 
-// "a whole number from 1 to 65536"
 OptionWords option_expects(const Option *o);
-
-// ---- parsing ----
 
 // What to say of flags that other programs have: names "max-iters|max-steps" (or with '_'), and the
 // words that follow "unknown flag; ". The last one's names are NULL.
@@ -347,12 +331,8 @@ const OptionHint **option_hints(void);
 bool options_parse(void *opts, const Option *table, int n, int argc, char **argv,
                    char **positional, int *n_positional, Error *err);
 
-// ---- --help ----
-
 // Every flag under its group's heading, with its default and range, within 100 columns.
 void options_help(FILE *out, const char *usage, const Option *table, int n);
-
-// ---- the configuration in the log ----
 
 // "lr-schedule" -> "lr_schedule", the key in the log.
 void option_key(char out[OPTION_NAME_MAX + 1], const char *name);
@@ -389,12 +369,10 @@ Memory memory_begin(void *base);
 void *memory_take(Memory *mem, MemoryKind kind, size_t bytes);
 float *memory_floats(Memory *mem, MemoryKind kind, size_t count);
 
-// ==== memory.c ===================================================================================
-// The memory of this machine that a process may use.
+// ---- the memory of this machine that a process may use ----
 //
 // Linux gives memory out before it has it: a model that is too large starts, and the kernel kills
 // it (OOM) while it writes its parameters. ram_check refuses such a model before.
-// =================================================================================================
 
 // Bytes that are free now.
 double ram_free(void);

@@ -83,8 +83,6 @@ typedef struct {
     size_t token_mask, pair_mask;  // number of slots (a power of two) - 1
 } Tokenizer;
 
-// ============================== the vocabulary in memory ==============================
-
 size_t slots_for(size_t n);
 
 // Allocates room for this many tokens, bytes of tokens, and merges.
@@ -111,16 +109,11 @@ void tokenizer_push_bytes(Tokenizer *t);
 // The byte-level vocabulary: 256 bytes (id = value) and end of text.
 void tokenizer_bytes(Tokenizer *t);
 
-// ============================== the alphabet ==============================
 // Vocabulary files write each byte as a printable character (bpe.c).
-
 #define HIDDEN_BYTES 68
-
 bool byte_is_visible(int b);
 int byte_to_char(int b);
 int char_to_byte(int c);
-
-// ============================== text to words ==============================
 
 // The length of the first word of text[0..n), n > 0.
 size_t word_length(const char *text, size_t n);
@@ -132,11 +125,8 @@ size_t word_length(const char *text, size_t n);
 // c >= 4, so that the character before c is complete even if text begins inside a character.
 size_t tokenizer_cut(const char *text, size_t n);
 
-// ============================== words to tokens ==============================
-
 // A binary min-heap, ordered by key, then by item.
 typedef struct { int64_t key; uint64_t item; } HeapEntry;
-
 typedef struct { HeapEntry *entries; size_t n, capacity; } Heap;
 
 void heap_push(Heap *h, int64_t key, uint64_t item);
@@ -193,15 +183,9 @@ void tokenizer_train(Tokenizer *t, const WordCounts *counts, int vocab_size,
 // bpe.c has the algorithm; this file reads and writes vocabularies.
 // =================================================================================================
 
-// ============================== writing tokenizer.json ==============================
-
+// Write tokenizer.json, or the pairs of a GGUF for an embedding of V rows.
 void tokenizer_print(FILE *f, const Tokenizer *t);
-
-// ============================== writing the pairs of a GGUF ==============================
-
 void tokenizer_put_gguf(GgufHeader *h, const Tokenizer *t, int V);
-
-// ============================== reading vocabularies ==============================
 
 // What a vocabulary in JSON that is about to be read calls its end of text. Whatever the name, the
 // token is <|endoftext|> from then on, here and in the files that we write.

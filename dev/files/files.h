@@ -10,11 +10,6 @@
 // ==== file.c =====================================================================================
 // Files: reading by mmap, and writing with fsync so that the data survives a crash.
 //
-//     FileMap m;                                 int fd = file_create(path, &err);
-//     if (!file_map(&m, path, &err)) ...         if (fd < 0 || !file_put(fd, p, n, path, &err)
-//     ... m.bytes[0 ... m.n-1] ...                          || !file_close(fd, path, &err)) ...
-//     file_unmap(&m);                            if (!dir_sync(dir, &err)) ...
-//
 // Every error names the path and the system's message.
 // =================================================================================================
 
@@ -70,7 +65,7 @@ bool make_directories(const char *path, Error *err);
 // Floating-point elements as files hold them: fp32, fp16 (IEEE half) and bf16.
 // =================================================================================================
 
-typedef enum { FLOAT_32 = 0, FLOAT_16 = 1, FLOAT_BF16 = 30 } FloatType;      // GGUF's numbers
+typedef enum { FLOAT_NO = -1, FLOAT_32 = 0, FLOAT_16 = 1, FLOAT_BF16 = 30 } FloatType;   // GGUF's
 
 size_t float_bytes(FloatType type);
 
@@ -201,7 +196,7 @@ enum {
     SAFETENSORS_MAX_DIMS = 8,
 };
 
-typedef struct { const char *name; size_t bytes; } SafeDtype;
+typedef struct { const char *name; size_t bytes; FloatType type; } SafeDtype;
 
 typedef struct {
     const char *name;                        // points into the header's JSON
@@ -233,9 +228,6 @@ bool safetensors_add(SafeTensors *s, const char *path, Error *err);
 
 // Whether safetensors_read supports the tensor's type.
 bool safetensors_is_real(const SafeTensor *t, Error *err);
-
-// The type of a tensor that safetensors_is_real has accepted.
-FloatType safetensors_type(const SafeTensor *t);
 
 // out (t->count) = the tensor as floats. BF16 and F16 are widened, exactly.
 bool safetensors_read(float *out, const SafeTensor *t, Error *err);
@@ -275,8 +267,7 @@ bool llmc_config(Config *c, const unsigned char *bytes, size_t n, Error *err);
 
 // out (range.count) = the parameters in a range of the flat buffer. The range begins and ends at
 // tensor boundaries; c comes from llmc_config on the same bytes.
-bool llmc_params(float *out, Range range, const Config *c, const unsigned char *bytes, size_t n,
-                 Error *err);
+void llmc_params(float *out, Range range, const Config *c, const unsigned char *bytes);
 
 // ==== gguf.c =====================================================================================
 // Reads and writes GGUF, the file format of llama.cpp: its container. gguf.c has GPT-2 in it,
@@ -290,12 +281,6 @@ bool llmc_params(float *out, Range range, const Config *c, const unsigned char *
 //                 the data begins at such a multiple too, and offsets count from there
 //
 // All is little-endian. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
-//
-//     Gguf g;  GgufValue v;  GgufInfo t;               GgufHeader h;
-//     if (!gguf_parse(&g, bytes, n, &err)) ...         gguf_begin(&h);
-//     if (gguf_get(&v, &g, key, GGUF_F32)) ...         gguf_put_u32_pair(&h, key, 12); ...
-//     GgufBytes b = g.infos;                           gguf_end(&h);
-//     ... gguf_take_info(&t, &b) ...                   ... h.t.text, then the data ...
 // =================================================================================================
 
 enum {
@@ -355,23 +340,12 @@ void gguf_put_text_pair(GgufHeader *h, const char *key, const char *text);
 void gguf_put_array(GgufHeader *h, const char *key, uint32_t type, uint64_t n);
 void gguf_end(GgufHeader *h);
 
-// ==== gguf.c =====================================================================================
-// GPT-2 in a GGUF file, as llama.cpp wants it.
-//
-// Reading                                              Writing
-//     GgufModel m;                                         gguf_begin(&h);
-//     if (!gguf_model(&m, bytes, n, &err)) ...             gguf_put_model(&h, &c, FLOAT_16);
-//     gguf_tensor(out, &m, i); ...                         ... further pairs ...
-//     gguf_model_free(&m);                                 gguf_put_tensors(&h, &c, FLOAT_16);
-//                                                          gguf_end(&h); ... h.t.text ...
-//                                                          gguf_append(fd, in, &tensor, ...); ...
+// ---- GPT-2 in a GGUF file, as llama.cpp wants it ----
 //
 // Matrices in the blocks are (out, in), as in PyTorch's Linear; ours are (in, out): we transpose
 // them. A file without output.weight has tied weights. Names of keys and tensors: llama.cpp's
-// src/llama-arch.cpp and src/models/gpt2.cpp.
-// =================================================================================================
-
-// ---- reading ----
+// src/llama-arch.cpp and src/models/gpt2.cpp. To write a file: gguf_begin; gguf_put_model; further
+// pairs; gguf_put_tensors; gguf_end; its text, and for each tensor gguf_append.
 
 typedef struct {
     FloatType type;
@@ -393,8 +367,6 @@ bool gguf_model(GgufModel *m, const unsigned char *bytes, size_t n, Error *err);
 
 // out (gpt2_tensor(&m->c, i).count) = tensor i. F16 and BF16 are widened, exactly.
 void gguf_tensor(float *out, const GgufModel *m, int i);
-
-// ---- writing ----
 
 // The type of a tensor in a file of this type: vectors and positions are always fp32, as the
 // converter of llama.cpp has it.
@@ -444,15 +416,8 @@ bool gguf_append(int fd, float *in, const Tensor *t, FloatType type, float *scra
 // checkpoint_follow.
 // A save that fails still makes all remaining calls, so that no rank waits forever.
 //
-// Saving                                           Loading
-//     checkpoint_begin(out, &err)                      checkpoint_find(&from, init, &err)
-//     checkpoint_save(out, &checkpoint, keep, &err)    checkpoint_config(&config, from.text, &err)
-// meanwhile, on the other ranks                        tensor_file_open(&f, from.text, ...)
-//     checkpoint_follow(&checkpoint)                   tensor_file_bucket(elements, &f, ...) ...
-//                                                      tensor_file_close(&f)
-//                                                  Resuming adds
-//                                                      the same for optimizer.safetensors
-//                                                      checkpoint_load_state(&state, &json, ...)
+// Loading: checkpoint_find, checkpoint_config; then for each file tensor_file_open,
+// tensor_file_bucket, tensor_file_close. Resuming adds checkpoint_load_state.
 // =================================================================================================
 
 // The progress of a run.

@@ -5,9 +5,11 @@
 
 static const SafeDtype *safetensors_dtype(const char *name) {
     static const SafeDtype dtypes[] = {
-        { "F32", 4 }, { "BF16", 2 }, { "F16", 2 }, { "F64", 8 }, { "I64", 8 }, { "U64", 8 },
-        { "I32", 4 }, { "U32", 4 }, { "I16", 2 }, { "U16", 2 }, { "I8", 1 }, { "U8", 1 },
-        { "BOOL", 1 }, { "F8_E4M3", 1 }, { "F8_E5M2", 1 }, { "C64", 8 },
+        { "F32", 4, FLOAT_32 }, { "BF16", 2, FLOAT_BF16 }, { "F16", 2, FLOAT_16 },
+        { "F64", 8, FLOAT_NO }, { "I64", 8, FLOAT_NO }, { "U64", 8, FLOAT_NO },
+        { "I32", 4, FLOAT_NO }, { "U32", 4, FLOAT_NO }, { "I16", 2, FLOAT_NO },
+        { "U16", 2, FLOAT_NO }, { "I8", 1, FLOAT_NO }, { "U8", 1, FLOAT_NO },
+        { "BOOL", 1, FLOAT_NO },
     };
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
         if (strcmp(name, dtypes[i].name) == 0) return &dtypes[i];
@@ -161,19 +163,13 @@ bool safetensors_add(SafeTensors *s, const char *path, Error *err) {
 }
 
 bool safetensors_is_real(const SafeTensor *t, Error *err) {
-    const char *dtype = t->dtype->name;
-    if (strcmp(dtype, "F32") == 0 || strcmp(dtype, "BF16") == 0 || strcmp(dtype, "F16") == 0)
-        return true;
-    return fail(err, "tensor \"%.80s\" is %s; expected F32, BF16 or F16", t->name, dtype);
-}
-
-FloatType safetensors_type(const SafeTensor *t) {
-    return t->dtype->bytes == 4 ? FLOAT_32 : t->dtype->name[0] == 'B' ? FLOAT_BF16 : FLOAT_16;
+    return t->dtype->type != FLOAT_NO
+        || fail(err, "tensor \"%.80s\" is %s; expected F32, BF16 or F16", t->name, t->dtype->name);
 }
 
 bool safetensors_read(float *out, const SafeTensor *t, Error *err) {
     if (!safetensors_is_real(t, err)) return false;
-    floats_read(out, t->data, t->count, safetensors_type(t));
+    floats_read(out, t->data, t->count, t->dtype->type);
     return true;
 }
 

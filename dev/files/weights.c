@@ -394,7 +394,7 @@ static void tensor_file_tensor(float *out, const TensorFile *f, const SafeTensor
     if (!from)
         memset(out, 0, t->count * sizeof *out);
     else if (f->linear && t->layer >= 0 && !tensor_is_vector(t))
-        floats_transpose(out, from->data, t->rows, t->cols, safetensors_type(from));
+        floats_transpose(out, from->data, t->rows, t->cols, from->dtype->type);
     else
         safetensors_read(out, from, &none);
 }
@@ -402,12 +402,11 @@ static void tensor_file_tensor(float *out, const TensorFile *f, const SafeTensor
 void tensor_file_bucket(float *elements, TensorFile *f, Kept what, int worker, int bucket) {
     const Config *c = &f->config;
     Range range = gpt2_bucket(c, bucket);
-    Error none;
     int series = series_index(what, worker), n = gpt2_n_tensors(c);
     assert(series >= f->first && series < f->end);
     const size_t first = (size_t)(series - f->first) * (size_t)n;
     bool llmc = f->single.bytes && !f->gguf.tensors;
-    if (llmc) llmc_params(elements, range, c, f->single.bytes, f->single.n, &none);
+    if (llmc) llmc_params(elements, range, c, f->single.bytes);
     int end = llmc ? 0 : gpt2_bucket_tensor(c, bucket + 1);
     for (int i = gpt2_bucket_tensor(c, bucket); i < end; i++) {
         Tensor t = gpt2_tensor(c, i);
