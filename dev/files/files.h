@@ -209,7 +209,7 @@ typedef struct {
 } SafeTensor;
 
 typedef struct SafeTensors {
-    SafeTensor *tensors;                     // (n_tensors), in the order of their data
+    SafeTensor *tensors;                     // (n_tensors), in the order of the header
     size_t n_tensors;
     const unsigned char *data;
     size_t data_bytes;

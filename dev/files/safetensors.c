@@ -61,44 +61,24 @@ static bool safetensors_entry(SafeTensor *t, const JsonNode *key, Error *err) {
     return fail(err, "tensor \"%s\": %s", json_show(key).text, why.text);
 }
 
-static int safetensors_compare(const void *a, const void *b) {
-    const SafeTensor *x = (const SafeTensor *)a, *y = (const SafeTensor *)b;
-    if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
-    return x->end < y->end ? -1 : x->end > y->end;
-}
-
-// Together the tensors must cover the data exactly, without gaps or overlaps.
-static bool safetensors_cover(const SafeTensors *s, Error *err) {
-    size_t at = 0;
-    for (size_t i = 0; i < s->n_tensors; i++) {
-        const SafeTensor *t = &s->tensors[i];
-        if (t->begin != at)
-            return fail(err, "tensor \"%.80s\": %s at byte %zu of the data", t->name,
-                        t->begin < at ? "overlaps another" : "a gap before it",
-                        t->begin < at ? t->begin : at);
-        at = t->end;
-    }
-    if (at > s->data_bytes)
-        return fail(err, "truncated: %zu bytes of tensors, the header describes %zu",
-                    s->data_bytes, at);
-    if (at < s->data_bytes)
-        return fail(err, "%zu bytes after the last tensor", s->data_bytes - at);
-    return true;
-}
-
 static bool safetensors_header(SafeTensors *s, Error *err) {
     const JsonNode *root = s->header.root;
     if (root->type != JSON_OBJECT) return fail(err, "the header is not a JSON object");
     s->tensors = (SafeTensor *)alloc_or_die((root->length + 1) * sizeof *s->tensors, "tensors");
+    size_t end = 0;
     for (const JsonNode *k = json_first(root); k < json_end(root); k = json_next(k + 1)) {
+        SafeTensor *t = &s->tensors[s->n_tensors];
         if (json_is(k, "__metadata__")) continue;        // free text
-        if (!safetensors_entry(&s->tensors[s->n_tensors], k, err)) return false;
+        if (!safetensors_entry(t, k, err)) return false;
+        t->data = s->data + t->begin;
+        if (t->end > end) end = t->end;
         s->n_tensors++;
     }
-    qsort(s->tensors, s->n_tensors, sizeof *s->tensors, safetensors_compare);
-    if (!safetensors_cover(s, err)) return false;
-    for (size_t i = 0; i < s->n_tensors; i++) s->tensors[i].data = s->data + s->tensors[i].begin;
-    return true;
+    if (end > s->data_bytes)
+        return fail(err, "truncated: %zu bytes of tensors, the header describes %zu", s->data_bytes,
+                    end);
+    return end == s->data_bytes
+        || fail(err, "%zu bytes after the last tensor", s->data_bytes - end);
 }
 
 void safetensors_close(SafeTensors *s) {

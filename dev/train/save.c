@@ -89,25 +89,27 @@ void die_checkpoint(const Run *r, const char *from, const Error *why) {
         (long long)all[i - 1].step);
 }
 
-// Loads this rank's part of the weights, or of a moment, bucket by bucket.
-static void load_series(Run *r, TensorFile *f, Kept what, int worker) {
-    int n = gpt2_n_buckets(&r->spec.c);
-    Progress progress = progress_begin("loading", n);
-    for (int b = 0; b < n; b++) {
-        tensor_file_bucket(bucket_place(r->zero, what, b), f, what, worker, b);
-        bucket_keep(r->zero, what, b);
-        progress_show(&progress, b + 1);
+// Loads this rank's part of a file: of `n` series from `what` on, bucket by bucket.
+static void load_file(Run *r, const char *from, KeptFile file, int64_t workers, Kept what, int n,
+                      int worker) {
+    TensorFile f;
+    Error err;
+    const int buckets = gpt2_n_buckets(&r->spec.c);
+    if (!tensor_file_open(&f, from, file, workers, &r->spec.c, &err)) die_checkpoint(r, from, &err);
+    Progress progress = progress_begin("loading", n * buckets);
+    for (int i = 0; i < n * buckets; i++) {
+        Kept series = (Kept)(what + i / buckets);
+        int b = i % buckets;
+        tensor_file_bucket(bucket_place(r->zero, series, b), &f, series, worker, b);
+        bucket_keep(r->zero, series, b);
+        progress_show(&progress, i + 1);
     }
     progress_end(&progress);
+    tensor_file_close(&f);
 }
 
 void load_params(Run *r, const char *from) {
-    TensorFile f;
-    Error err;
-    if (!tensor_file_open(&f, from, FILE_WEIGHTS, 0, &r->spec.c, &err))
-        die_checkpoint(r, from, &err);
-    load_series(r, &f, KEPT_WEIGHTS, -1);
-    tensor_file_close(&f);
+    load_file(r, from, FILE_WEIGHTS, 0, KEPT_WEIGHTS, 1, -1);
     zero_loaded(r->zero);
 }
 
@@ -120,29 +122,14 @@ void draw_params(Run *r) {
     zero_loaded(r->zero);
 }
 
-// Loads one series of the whole run from a file of its own.
-static void load_alone(Run *r, const char *from, KeptFile file, Kept what, int64_t workers) {
-    TensorFile f;
-    Error err;
-    if (!tensor_file_open(&f, from, file, workers, &r->spec.c, &err)) die_checkpoint(r, from, &err);
-    load_series(r, &f, what, -1);
-    tensor_file_close(&f);
-}
-
 void load_moments(Run *r, const char *from, int64_t workers) {
-    TensorFile f;
-    Error err;
     bool diloco = r->o.outer_every > 0, own = diloco && workers == r->data.size;
-    int worker = own ? r->data.rank : -1;
     if (r->zero->sgd) return;
     if (workers > 0 && !own)
         printf("note    the run had %lld workers, each with moments of its own; the %d workers now "
                "start from their mean\n", (long long)workers, r->data.size);
-    if (!tensor_file_open(&f, from, own ? FILE_WORKERS : FILE_OPTIMIZER, workers, &r->spec.c, &err))
-        die_checkpoint(r, from, &err);
-    load_series(r, &f, KEPT_EXP_AVG, worker);
-    load_series(r, &f, KEPT_EXP_AVG_SQ, worker);
-    tensor_file_close(&f);
+    load_file(r, from, own ? FILE_WORKERS : FILE_OPTIMIZER, workers, KEPT_EXP_AVG, 2,
+              own ? r->data.rank : -1);
 }
 
 void lock_output(Run *r) {
@@ -246,11 +233,11 @@ void restore_state(Run *r, const char *from) {
     if (!checkpoint_load_state(&state, &again, from, &err)) die_checkpoint(r, from, &err);
     load_moments(r, from, state.workers);
     if (r->o.outer_every > 0 && state.workers > 0)
-        load_alone(r, from, FILE_OUTER, KEPT_OUTER_MOMENTUM, state.workers);
+        load_file(r, from, FILE_OUTER, state.workers, KEPT_OUTER_MOMENTUM, 1, -1);
     if (r->o.average_tokens > 0
         && json_get_int(&tokens, json_get(again.root, "options"), "average_tokens", 1, INT64_MAX,
                         &err))
-        load_alone(r, from, FILE_AVERAGE, KEPT_AVERAGE, 0);
+        load_file(r, from, FILE_AVERAGE, 0, KEPT_AVERAGE, 1, -1);
     if (json_get_int(&tokens, json_get(again.root, "options"), "train_tokens", 0, INT64_MAX, &err)
         && (size_t)tokens != r->train.n_tokens)
         die("--resume: the run began on %lld tokens, this data has %zu; the data must be the same",
