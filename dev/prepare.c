@@ -5,8 +5,8 @@
 //     prepare jsonl FILE... --out DIR documents in JSON lines, as they come out of a pipe
 //     prepare encode, prepare decode  text to token ids and back
 //
-// dev/data has the parts: shards.c writes a directory, texts.c finds documents, jsonl.c reads lines,
-// tokenizer.c and bpe.c make tokens.
+// dev/data has the parts: shards.c writes a directory, texts.c finds documents, jsonl.c reads JSON
+// lines, tokenizer.c and bpe.c make tokens.
 #include <inttypes.h>
 #include <sys/stat.h>
 #include "../dataloader.h"
@@ -27,6 +27,8 @@
 #define EOS_ROW \
     { "eos", "NAME", OPT_TEXT, offsetof(TextOptions, eos), END_OF_TEXT, 1, 0, NULL, \
       "output", "what --tokenizer FILE calls its end of text, as </s>", NULL }
+
+#define ROWS_OF(table) table, (int)(sizeof table / sizeof *table)
 
 // Parses a command's flags, and its files where it takes any. False after --help.
 static bool flags_take(void *o, const Option *table, int rows, int argc, char **argv, int *n_files,
@@ -63,7 +65,6 @@ static const Option tales_table[] = {
       "output", "random seed; the same seed gives the same bytes", NULL },
     { "help", NULL, OPT_HELP, 0, NULL, 0, 0, NULL, "help", "print this text", NULL },
 };
-#define TALES_OPTIONS ((int)(sizeof tales_table / sizeof tales_table[0]))
 
 typedef struct {
     char text[TALES_AT_ONCE][TALE_MAX];
@@ -134,7 +135,7 @@ static void command_tales(int argc, char **argv) {
     Output out;
     Error err;
     double start = seconds_now();
-    if (!flags_take(&o, tales_table, TALES_OPTIONS, argc, argv, NULL,
+    if (!flags_take(&o, ROWS_OF(tales_table), argc, argv, NULL,
                     "usage: prepare tales --out DIR [flags]\n"
                     "Writes children's tales from a grammar whose entropy is known.")) return;
     need_out(o.out);
@@ -170,7 +171,6 @@ static const Option text_table[] = {
       "fewer the end of the text; 0: none", NULL },
     { "help", NULL, OPT_HELP, 0, NULL, 0, 0, NULL, "help", "print this text", NULL },
 };
-#define TEXT_OPTIONS ((int)(sizeof text_table / sizeof text_table[0]))
 
 // The first part of n bytes that is encoded alone: up to where tokenizer_cut allows.
 static size_t text_part(const char *text, size_t n) {
@@ -368,7 +368,7 @@ static bool files_take(TextOptions *o, const Option *table, int rows, int argc, 
 static void command_text(int argc, char **argv) {
     TextOptions o;
     int n;
-    if (files_take(&o, text_table, TEXT_OPTIONS, argc, argv, &n,
+    if (files_take(&o, ROWS_OF(text_table), argc, argv, &n,
                    "usage: prepare text FILE... --out DIR [flags]\n"
                    "Writes texts as tokens, with end of text after each document: a file, or its "
                    "lines\nup to a line that is <|endoftext|> alone (--separator).\n"
@@ -390,7 +390,6 @@ static const Option jsonl_table[] = {
       "output", "fraction of the documents, spread evenly, for validation; 0: none", NULL },
     { "help", NULL, OPT_HELP, 0, NULL, 0, 0, NULL, "help", "print this text", NULL },
 };
-#define JSONL_OPTIONS ((int)(sizeof jsonl_table / sizeof jsonl_table[0]))
 
 static bool jsonl_add(Encoder *e, const JsonNode *text, double fraction, Error *err) {
     size_t n = text->length;
@@ -450,7 +449,7 @@ static void jsonl_run(const TextOptions *o, char **paths, int n) {
 static void command_jsonl(int argc, char **argv) {
     TextOptions o;
     int n;
-    if (files_take(&o, jsonl_table, JSONL_OPTIONS, argc, argv, &n,
+    if (files_take(&o, ROWS_OF(jsonl_table), argc, argv, &n,
                    "usage: prepare jsonl FILE... --out DIR [flags]\n"
                    "Writes the \"text\" of each line, a JSON object, as tokens, with end of text "
                    "after it.\nFILE may be a pipe, or - for standard input: zcat x.jsonl.gz | "
@@ -469,12 +468,11 @@ static const Option code_table[] = {
       "tokens", TOKENIZER_HELP, NULL },
     { "help", NULL, OPT_HELP, 0, NULL, 0, 0, NULL, "help", "print this text", NULL },
 };
-#define CODE_OPTIONS ((int)(sizeof code_table / sizeof code_table[0]))
 
 // Parses the flags and opens the tokenizer. False after --help.
 static bool code_begin(Tokenizer *t, int argc, char **argv, const char *usage) {
     CodeOptions o;
-    if (!flags_take(&o, code_table, CODE_OPTIONS, argc, argv, NULL, usage)) return false;
+    if (!flags_take(&o, ROWS_OF(code_table), argc, argv, NULL, usage)) return false;
     tokenizer_open(t, o.tokenizer, END_OF_TEXT, 0);
     return true;
 }
@@ -504,32 +502,20 @@ static void command_encode(int argc, char **argv) {
     tokenizer_free(&t);
 }
 
-// Reads the next id. Returns 1, 0 at the end, or -1 for anything that is not an id.
-static int id_read(int *id, int vocab_size) {
-    int c = getchar();
-    while (c == ' ' || c == '\n' || c == '\t' || c == '\r') c = getchar();
-    if (c == EOF) return 0;
-    for (*id = 0; c >= '0' && c <= '9'; c = getchar()) {
-        *id = *id * 10 + (c - '0');
-        if (*id >= vocab_size) return -1;
-    }
-    return c == ' ' || c == '\n' || c == '\t' || c == '\r' || c == EOF ? 1 : -1;
-}
-
 static void command_decode(int argc, char **argv) {
     Tokenizer t;
-    int id, state;
+    int id, got;
+    size_t count = 1, n;
     if (!code_begin(&t, argc, argv, "usage: prepare decode [flags] < ids > text\n"
                     "Prints the text of token ids, decimal numbers between white space.")) return;
-    for (size_t count = 1; (state = id_read(&id, t.vocab_size)) != 0; count++) {
-        size_t n;
-        if (state < 0)
-            die("stdin: entry %zu is not a token id; expected whole numbers from 0 to %d", count,
-                t.vocab_size - 1);
+    for (; (got = scanf("%d", &id)) == 1 && id >= 0 && id < t.vocab_size; count++) {
         const char *text = tokenizer_piece(&t, id, &n);
         fwrite(text, 1, n, stdout);
     }
     if (ferror(stdin)) die("stdin: cannot be read: %s", strerror(errno));
+    if (got != EOF)
+        die("stdin: entry %zu is not a token id; expected whole numbers from 0 to %d", count,
+            t.vocab_size - 1);
     stdout_end();
     tokenizer_free(&t);
 }

@@ -373,7 +373,9 @@ end text_with_odd_bytes_gets_a_warning
 
 # small: shards of 5000 tokens. blocks: texts are read 64 bytes at a time, and progress shows at once.
 library "$dir/library.a" $cc -O0 -std=gnu11 -w -DPROGRESS_AFTER=0.0
-build() { $cc -O0 -std=gnu11 -w "${@:2}" -o "$dir/$1" dev/prepare.c dev/data/shards.c "$dir/library.a" -lm; }
+build() {
+    $cc -O0 -std=gnu11 -w "${@:2}" -o "$dir/$1" dev/prepare.c dev/data/shards.c "$dir/library.a" -lm
+}
 if build small -DSHARD_TOKENS=5000 2> /dev/null &&
         build blocks -DTEXT_BLOCK=64; then
     prepare=$dir/small

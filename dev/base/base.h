@@ -82,6 +82,7 @@ PRINTF_LIKE(2, 3) bool fail(Error *err, const char *fmt, ...);
 typedef struct { char text[72]; } Brief;
 
 Brief brief(const char *text, size_t n);
+bool ends_with(const char *text, const char *end);
 
 // A hook that die() calls just before exit(); NULL: none.
 void (**die_last(void))(void);

@@ -50,6 +50,11 @@ Brief brief(const char *text, size_t length) {
     return shown;
 }
 
+bool ends_with(const char *text, const char *end) {
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
 void (**die_last(void))(void) {
     static void (*last)(void);
     return &last;

@@ -27,7 +27,7 @@ static bool floor_open_shard(Floor *f, const Loader *val, int i, Error *err) {
     ShardFloor *own = &f->shards[i];
     char path[4096], head[40], more[2];
     size_t stem = strlen(val->shards[i].path), d = 0;
-    if (stem > 4 && strcmp(val->shards[i].path + stem - 4, ".bin") == 0) stem -= 4;
+    if (ends_with(val->shards[i].path, ".bin")) stem -= 4;
     snprintf(path, sizeof path, "%.*s.floor", (int)stem, val->shards[i].path);
     FILE *file = fopen(path, "r");
     if (!file) return f->known = false, true;

@@ -60,7 +60,8 @@ static void jsonl_advise(char out[160], const Jsonl *j, const JsonNode *root, ch
     const JsonNode *key = root && root->type == JSON_OBJECT && root->length > 0
                         ? json_first(root) : NULL;
     if (!j->key) out[0] = '\0';
-    else if (first == '[' && j->line == 1) snprintf(out, 160, "; jq -c '.[]' makes lines of a list");
+    else if (first == '[' && j->line == 1)
+        snprintf(out, 160, "; jq -c '.[]' makes lines of a list");
     else if (!key || json_get(root, j->key)) snprintf(out, 160, "; %s", skip);
     else snprintf(out, 160, "; --key NAME takes another, such as \"%s\"; %s", json_show(key).text,
                   skip);

@@ -11,11 +11,6 @@
 
 typedef enum { FOREIGN, OURS, OURS_UNFINISHED } Owner;
 
-static bool ends_with(const char *text, const char *end) {
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && strcmp(text + n - m, end) == 0;
-}
-
 // Whether prepare wrote this file: a shard NAME_train_000000.bin and the like, its floor
 // NAME_val_000000.floor, or any unfinished file.
 static Owner output_owner(const Output *out, const char *file) {

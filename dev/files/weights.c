@@ -172,9 +172,7 @@ static int64_t tensor_file_place(const TensorFile *f, const char *name) {
 
 // Constants that older Hugging Face files hold beside the weights: the causal mask and its -1e4.
 static bool weights_is_mask(const char *name) {
-    size_t n = strlen(name);
-    return (n > 10 && strcmp(name + n - 10, ".attn.bias") == 0)
-        || (n > 17 && strcmp(name + n - 17, ".attn.masked_bias") == 0);
+    return ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias");
 }
 
 // The output head of a file of weights; NULL: none.

@@ -25,22 +25,22 @@ Shown plan_time(double seconds) {
     return shown;
 }
 
+// In the largest of n units, each a thousand of the one before, of which x is 1 or more.
+static Shown plan_in_units(double x, const char *const *units, int n) {
+    Shown shown;
+    for (; n > 1 && x >= 999.5; n--, units++) x /= 1000.0;
+    snprintf(shown.text, sizeof shown.text, "%.20s %s", plan_digits(x).text, *units);
+    return shown;
+}
+
 Shown plan_flop(double flop) {
     const char *const units[] = { "FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP" };
-    Shown shown;
-    int u = 0;
-    for (; u < 4 && flop >= 999.5; u++) flop /= 1000.0;
-    snprintf(shown.text, sizeof shown.text, "%.20s %s", plan_digits(flop).text, units[u]);
-    return shown;
+    return plan_in_units(flop, units, 5);
 }
 
 Shown plan_size(double bytes) {
     const char *const units[] = { "bytes", "kB", "MB", "GB", "TB", "PB" };
-    Shown shown;
-    int u = 0;
-    for (; u < 5 && bytes >= 999.5; u++) bytes /= 1000.0;
-    snprintf(shown.text, sizeof shown.text, "%.20s %s", plan_digits(bytes).text, units[u]);
-    return shown;
+    return plan_in_units(bytes, units, 6);
 }
 
 static void plan_show_machine(FILE *out, const PlanFacts *f) {

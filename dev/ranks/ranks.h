@@ -105,7 +105,7 @@ void heartbeat_stop(Heartbeat *w);
 //
 // Ranks on several machines communicate in two levels (comm.c).
 //
-// Within a group of ranks (comm_group) a Comm numbers the group's ranks from 0. All groups share one
+// Within a group of ranks (comm_group) a Comm numbers the group's ranks from 0. All groups share a
 // queue.
 // =================================================================================================
 
@@ -330,7 +330,7 @@ void comm_group(Comm *c, Comm *whole, int size, int stride);
 
 // ==== tensor.c ===================================================================================
 // Tensor parallelism: n ranks of a group compute the same sequences together, and each holds 1/n of
-// every large matrix (Megatron-LM, Shoeybi et al. 2019, arXiv 1909.08053). tensor.c has the picture;
+// every large matrix (Megatron-LM, Shoeybi et al. 2019, arXiv 1909.08053). tensor.c has a picture;
 // the model cut across ranks is in tensor_model.h.
 //
 // Ranks that follow one another form a tensor group. Ranks with equal places in their groups hold

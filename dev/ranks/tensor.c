@@ -48,8 +48,8 @@
 //     its backward  dx is a sum over all words, so a term from each rank: a tp_sum.
 //
 // Unlike a gradient's sum, these cannot overlap with computation: what follows needs them. So the
-// ranks of a group should share a fast link. README.md counts what they send; --recompute block sums
-// again what attention gives, in all blocks but the last.
+// ranks of a group should share a fast link. README.md counts what they send; --recompute block
+// sums again what attention gives, in all blocks but the last.
 //
 // LayerNorms, wpe and the biases of the layers by rows are on every rank. All ranks of a group have
 // the same gradients for these, bit for bit, and so make the same updates. In the gradient's norm

@@ -4,9 +4,7 @@
 
 // The type of a GGUF's matrices, by its name: NAME-f16.gguf, as llama.cpp's own files are called.
 static FloatType export_type(const char *path) {
-    const char *end = "-f16.gguf";
-    size_t n = strlen(path), length = strlen(end);
-    return n >= length && strcmp(path + n - length, end) == 0 ? FLOAT_16 : FLOAT_32;
+    return ends_with(path, "-f16.gguf") ? FLOAT_16 : FLOAT_32;
 }
 
 // The largest half is 65,504; from 65,520 on, rounding would give infinity.

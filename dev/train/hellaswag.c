@@ -30,7 +30,7 @@ static bool hellaswag_read_label(int *label, const JsonNode *root, Error *err) {
 // Appends a text's tokens to h. False when there are none.
 static bool hellaswag_encode(HellaSwag *h, size_t *room, const Tokenizer *t, const char *text,
                              size_t n) {
-    h->tokens = (int *)grow_or_die(h->tokens, room, h->n_tokens + n, sizeof *h->tokens, "HellaSwag");
+    h->tokens = (int *)grow_or_die(h->tokens, room, h->n_tokens + n, sizeof *h->tokens, "texts");
     size_t count = tokenizer_encode(t, h->tokens + h->n_tokens, text, n);
     h->n_tokens += count;
     return count > 0;

@@ -208,9 +208,8 @@ void check_data(const Run *r) {
         die("--data: %s: cannot open the directory: %s; `./prepare tales --out DIR` writes one",
             data, strerror(errno));
     for (struct dirent *e; dir && (e = readdir(dir)) != NULL; ) {
-        const char *end = strrchr(e->d_name, '.');
-        shards = shards || (end && strcmp(end, ".bin") == 0);
-        texts = texts || (end && strcmp(end, ".txt") == 0);
+        shards = shards || ends_with(e->d_name, ".bin");
+        texts = texts || ends_with(e->d_name, ".txt");
     }
     if (dir) closedir(dir);
     if (texts && !shards)

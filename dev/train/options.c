@@ -298,15 +298,15 @@ static bool option_reads(const Option *row, const TrainOptions *o) {
 
 static bool train_options_check_reading(const TrainOptions *o, Error *err) {
     const char *reader = o->generate ? "generate" : o->export_file ? "export" : NULL;
-    const char *name = o->export_file ? o->export_file : "", *end = strrchr(name, '.');
     if (o->generate && o->export_file)
         return fail(err, "--export: --generate is given too; give one of them");
     for (int i = 0; reader && i < train_rows; i++)
         if (o->given.set[i] && !option_reads(&train_table[i], o))
             return fail(err, "--%s: is for training, and --%s only reads a checkpoint "
                              "(--init DIR); leave it out", train_table[i].name, reader);
-    return !o->export_file || (end && strcmp(end, ".gguf") == 0)
-        || fail(err, "--export: '%.40s' must end in .gguf: GGUF is all that it writes", name);
+    return !o->export_file || ends_with(o->export_file, ".gguf")
+        || fail(err, "--export: '%.40s' must end in .gguf: GGUF is all that it writes",
+                o->export_file);
 }
 
 bool train_options_workers(int *workers, const TrainOptions *o, int ranks, Error *err) {
@@ -335,8 +335,8 @@ static bool train_options_check_plan(const TrainOptions *o, Error *err) {
         { o->plan_gpu && !o->plan,
           "--plan-gpu: names the machines that --plan plans for; add --plan" },
         { o->plan && o->resume,
-          "--plan: plans a training run from its flags; leave --resume out, and name its model with "
-          "--init" },
+          "--plan: plans a training run from its flags; leave --resume out, and name its model "
+          "with --init" },
         { o->plan && o->generate,
           "--plan: plans a training run from its flags; leave --generate out" },
         { o->plan && o->export_file,
@@ -369,20 +369,20 @@ bool train_options_check(TrainOptions *o, Error *err) {
           "--noise-scale: needs the gradient averaged over all ranks; with --outer-every each rank "
           "has its own" },
         { o->average_tokens > 0 && o->outer_every > 0,
-          "--average-tokens: averages the weights that all ranks share, and with --outer-every each "
-          "rank has its own; leave it out" },
+          "--average-tokens: averages the weights that all ranks share, and with --outer-every "
+          "each rank has its own; leave it out" },
 
         // A decaying learning rate needs to know where the run ends.
         { batch == BATCH_ADAPTIVE && decays && !tokens,
-          "--tokens: missing; a decaying learning rate needs the length of the run in tokens, which "
-          "an adaptive batch leaves open; add --tokens N, or --lr-schedule constant" },
+          "--tokens: missing; a decaying learning rate needs the length of the run in tokens, "
+          "which an adaptive batch leaves open; add --tokens N, or --lr-schedule constant" },
         { target && o->eval_every.n == 0,
           "--eval-every: --target-loss is checked at each evaluation, and 0 evaluates only at the "
           "end" },
         { steps && tokens, "--tokens: --steps already sets the length; give one or the other" },
         { target && decays && !steps && !tokens,
-          "--lr-schedule: a decaying learning rate needs the length of the run, which --target-loss "
-          "leaves open; add --tokens N, or --lr-schedule constant" },
+          "--lr-schedule: a decaying learning rate needs the length of the run, which "
+          "--target-loss leaves open; add --tokens N, or --lr-schedule constant" },
 
         { o->data && (o->train || o->val),
           "--data: names both splits; give --data, or --train and --val" },

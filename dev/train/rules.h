@@ -1,4 +1,4 @@
-// rules: what a trainer follows that has no state: rates, batches, flags, and how noise is measured.
+// rules: what a trainer follows and has no state: rates, batches, flags, and how noise is measured.
 // Each section is one file of this folder.
 #pragma once
 #include <math.h>
@@ -260,7 +260,7 @@ bool train_options_lr(LrSchedule *s, const TrainOptions *o, Error *err);
 // would bias the average.
 //
 // Adam steps along P times the gradient, with P = 1/(sqrt(v) + eps). In that metric the noise scale
-// is tr(P Sigma)/(G' P G): the same two norms with each square multiplied by P. Soon after the start
+// is tr(P Sigma)/(G' P G): the same two norms with each square multiplied by P. After the start
 // v averages over few gradients, and P is huge wherever these were near zero: such updates would
 // outweigh hundreds of later ones, so they are left out.
 //

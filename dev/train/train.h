@@ -1,5 +1,5 @@
-// train: the trainer around a model, the same for both twins. First the contract with the model, then
-// a run: opened, looped over, evaluated, saved. Each section is one file of this folder.
+// train: the trainer around a model, the same for both twins. First the contract with the model,
+// then a run: opened, looped over, evaluated, saved. Each section is one file of this folder.
 #pragma once
 #include "../data/data.h"
 #include "../plan/plan.h"
