@@ -455,9 +455,6 @@ void open_model(Run *r, const Config *c, Use use, int B, const Sharing *sharing)
 // The machine of the plan: --plan-gpu's, or this one with as many ranks as were started.
 PlanMachine plan_machine(Run *r);
 
-// Copies of the gradients beside their sum.
-int grad_copies(const Run *r, int workers);
-
 // The facts of this run, of model `c`. The CPU's program counts a GPU's memory by formulas.
 PlanFacts plan_facts(const Run *r, const Config *c, const PlanMachine *machine);
 
