@@ -548,7 +548,7 @@ static void print_usage(void) {
 int main(int argc, char **argv) {
     *program_name() = "prepare";
     argv = arguments(&argc, argv);
-    open_standard_streams();
+    signal(SIGXFSZ, SIG_IGN);                    // a limit on file sizes is an error of write()
     threads_begin(0);
     if (argc < 2)
         die("no command; expected tales, text, jsonl, encode or decode; see prepare --help");

@@ -65,11 +65,6 @@ const char **program_name(void);
 
 typedef struct { char text[512]; } Error;
 
-// Call it first in main: opens /dev/null as descriptors 0, 1 and 2 where they are closed, or the
-// next file to be opened would receive what is printed. Read-only, so that writing still fails.
-// From then on a limit on file sizes is an error of write().
-void open_standard_streams(void);
-
 #ifndef _WIN32
 // Call it before the arguments are used: those of Windows must be made UTF-8 (windows/posix.h).
 char **arguments(int *argc, char **argv);

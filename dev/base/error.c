@@ -7,13 +7,6 @@ const char **program_name(void) {
     return &name;
 }
 
-void open_standard_streams(void) {
-    int fd;
-    signal(SIGXFSZ, SIG_IGN);
-    do fd = open("/dev/null", O_RDONLY); while (fd >= 0 && fd <= STDERR_FILENO);
-    if (fd > STDERR_FILENO) close(fd);
-}
-
 #ifndef _WIN32
 char **arguments(int *argc, char **argv) { return (void)argc, argv; }
 #endif

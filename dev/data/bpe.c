@@ -47,15 +47,9 @@ const char *tokenizer_piece(const Tokenizer *t, int id, size_t *length) {
     return t->text + t->start[id];
 }
 
-uint64_t hash_bytes(const char *text, size_t n) {
-    uint64_t h = 0xCBF29CE484222325ull;
-    for (size_t i = 0; i < n; i++) h = (h ^ (unsigned char)text[i]) * 0x100000001B3ull;
-    return h ^ h >> 32;
-}
-
 // The slot of the token with these bytes, or the empty slot where it belongs.
 static size_t token_slot(const Tokenizer *t, const char *text, size_t n) {
-    size_t slot = hash_bytes(text, n) & t->token_mask;
+    size_t slot = hash_add(n, text, n) & t->token_mask;
     for (; t->token_slots[slot]; slot = (slot + 1) & t->token_mask) {
         size_t length;
         const char *piece = tokenizer_piece(t, t->token_slots[slot] - 1, &length);

@@ -41,7 +41,7 @@ static void word_counts_push(WordCounts *c, const char *word, size_t n, uint64_t
 }
 
 static void word_counts_add_word(WordCounts *c, const char *word, size_t n) {
-    uint64_t hash = hash_bytes(word, n);
+    uint64_t hash = hash_add(n, word, n);
     if (2 * c->n >= c->mask) word_counts_rehash(c);
     size_t slot = hash & c->mask;
     for (; c->slots[slot]; slot = (slot + 1) & c->mask) {

@@ -92,9 +92,6 @@ void tokenizer_free(Tokenizer *t);
 // The bytes of a token, without a terminating NUL.
 const char *tokenizer_piece(const Tokenizer *t, int id, size_t *length);
 
-// FNV-1a.
-uint64_t hash_bytes(const char *text, size_t n);
-
 // The id of these bytes, or -1.
 int tokenizer_find(const Tokenizer *t, const char *text, size_t n);
 
@@ -295,22 +292,6 @@ void texts_close(Texts *c);
 // Whether the document after so many is for validation. It gets its share evenly: the length of a
 // stream of documents is unknown.
 bool is_held_out(double before, double fraction);
-
-// How many bytes are odd, in all texts, and where the first is.
-typedef struct { uint64_t count; size_t first; const char *path; } Odd;
-
-// A look through texts, which calls found(corpus, from, to) for each document.
-typedef struct {
-    const char *separator;             // NULL: none
-    void (*found)(void *corpus, size_t from, size_t to);
-    void *corpus;
-    uint64_t separators, inside;       // lines; inside: that hold it and more
-    Odd nul, invalid;                  // invalid: not UTF-8
-    double bytes;                      // of the texts so far
-    Progress progress;
-} Scan;
-
-void scan_text(Scan *s, const char *path, const char *text, size_t n);
 
 // ==== entropy.c ==================================================================================
 // The entropy floor: the lowest loss that any model can reach, for a corpus of known probabilities.

@@ -51,6 +51,20 @@ static bool text_open(Text *text, const char *path, const Output *out, Error *er
 
 // ---- a look through a text ----
 
+// How many bytes are odd, in all texts, and where the first is.
+typedef struct { uint64_t count; size_t first; const char *path; } Odd;
+
+// A look through texts, which calls found(corpus, from, to) for each document.
+typedef struct {
+    const char *separator;             // NULL: none
+    void (*found)(void *corpus, size_t from, size_t to);
+    void *corpus;
+    uint64_t separators, inside;       // lines; inside: that hold it and more
+    Odd nul, invalid;                  // invalid: not UTF-8
+    double bytes;                      // of the texts so far
+    Progress progress;
+} Scan;
+
 static void odd_add(Odd *odd, const char *path, size_t at) {
     if (odd->count++ > 0) return;
     odd->first = at;
@@ -74,7 +88,7 @@ static bool line_holds(const char *line, size_t n, const char *word, size_t leng
     return false;
 }
 
-void scan_text(Scan *s, const char *path, const char *text, size_t n) {
+static void scan_text(Scan *s, const char *path, const char *text, size_t n) {
     const char *word = s->separator;
     const size_t word_n = word ? strlen(word) : 0;
     size_t from = n >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;

@@ -213,12 +213,12 @@ bool checkpoint_of_step(Path *found, const char *out, int64_t step, Error *err) 
     while (i < n && all[i].step != step) i++;
     bool there = i < n;
     if (there) *found = path_join(out, all[i].name.text);
+    for (i = 0; i < n && !there && at + 24 < sizeof names; i++)
+        if (checkpoint_is_whole(out, all[i].name.text))
+            at += (size_t)snprintf(names + at, 24, "%s%lld", at ? ", " : "",
+                                   (long long)all[i].step);
     free(all);
     if (there) return true;
-    if (!checkpoint_list_whole(&all, &n, out, err)) return false;
-    for (i = 0; i < n && at + 24 < sizeof names; i++)
-        at += (size_t)snprintf(names + at, 24, "%s%lld", i ? ", " : "", (long long)all[i].step);
-    free(all);
     return fail(err, "%s: no checkpoint of step %lld; there are: %s", out, (long long)step, names);
 }
 

@@ -375,7 +375,7 @@ bool run_start(Run *r, Model *model, Machine *machine, int argc, char **argv) {
     threads_wait_politely(argv);
 #endif
     argv = arguments(&argc, argv);
-    open_standard_streams();
+    signal(SIGXFSZ, SIG_IGN);                    // a limit on file sizes is an error of write()
     r->lock = r->saved_step = -1;
     r->eval_loss = r->good_loss = NAN;
     r->model = model;
