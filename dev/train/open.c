@@ -324,7 +324,7 @@ void run_generate(Run *r) {
                 : (int)tokenizer_encode(&r->tokenizer, r->text, r->o.generate, prompt);
     if (n == 0) r->text[n++] = r->tokenizer.eot;
     Rng rng = rng_make((uint64_t)r->o.seed, 0);
-    print_prompt(r->o.generate, stdout);
+    fputs(r->o.generate, stdout);
     generate(r, &rng, n, r->o.max_new, stdout);
     if (fflush(stdout) != 0 || ferror(stdout))
         die("the text cannot be written: %s", strerror(errno));

@@ -68,13 +68,6 @@ void generate(Run *r, Rng *rng, int n, int max_new, FILE *out) {
     fputc('\n', out);
 }
 
-void print_prompt(const char *prompt, FILE *out) {
-    Utf8Printer printer = { { 0 }, 0, isatty(fileno(out)) != 0 };
-    if (!printer.terminal) fputs(prompt, out);
-    else utf8_print(&printer, out, prompt, strlen(prompt));
-    utf8_print_end(&printer, out);
-}
-
 static void log_sample(Run *r, const char *text, size_t length) {
     log_begin(&r->log, "sample");
     log_int(&r->log, "step", (int64_t)r->step);

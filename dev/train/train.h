@@ -316,9 +316,6 @@ int sample_token(const Sampler *s, const float *logits, int V, Rng *rng);
 // Without a tokenizer the tokens' ids are printed.
 void generate(Run *r, Rng *rng, int n, int max_new, FILE *out);
 
-// Prints the prompt as it is; on a terminal as the model's text is.
-void print_prompt(const char *prompt, FILE *out);
-
 // Prints a sample. If each rank holds a part of the model, every rank must join; rank 0 prints. A
 // signal ends the sample, and then the run.
 void report_sample(Run *r);
