@@ -215,8 +215,6 @@ typedef struct {
     double published;              // seconds an update, in plan_published
 } RunPlan;
 
-// Refuses a plan whose bytes would overflow a size_t.
-bool plan_check(const PlanFacts *f, Error *err);
 double plan_known(double x);
 RunPlan plan_estimate(const PlanFacts *f);
 
