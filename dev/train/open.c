@@ -361,8 +361,6 @@ static void open_ranks(Run *r) {
         die("%s", err.text);
     }
     if (r->comm.size == 1) return;
-    if (r->o.generate || r->o.export_file)
-        die("--%s: needs one rank; start it alone", r->o.generate ? "generate" : "export");
     if (r->comm.rank > 0 && !freopen("/dev/null", "w", stdout))
         die("/dev/null: cannot be written: %s", strerror(errno));
     const char *advice = r->o.out ? "continue from the last checkpoint with --resume" : "";
@@ -385,6 +383,8 @@ bool run_start(Run *r, Model *model, Machine *machine, int argc, char **argv) {
         if (launched_as(LAUNCH_RANK, 0) == 0) train_options_help(stdout);
         return false;
     }
+    if ((r->o.generate || r->o.export_file) && launched_as(LAUNCH_SIZE, 1) > 1)
+        die("--%s: needs one rank; start it alone", r->o.generate ? "generate" : "export");
     if (r->o.resume) restore_options(r);
     if (!r->o.plan) open_ranks(r);
     threads_begin(r->o.threads);
