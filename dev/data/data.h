@@ -258,7 +258,7 @@ bool split_end_shard(Split *s, Error *err);
 
 // A file of documents, in memory.
 typedef struct {
-    const char *path;              // "standard input" for -
+    const char *path;                // "standard input" for -
     const char *bytes;               // (n)
     size_t n;
     struct stat info;                // of a file, not of a pipe
@@ -286,7 +286,7 @@ typedef struct {
 // on whole ones are held out, spread evenly; of fewer, the last part of the text. Pipes are copied
 // to `out`. separator: NULL, and a text is one document.
 bool texts_open(Texts *c, char **paths, int n, const char *separator, double val_fraction,
-                 const Output *out, Error *err);
+                const Output *out, Error *err);
 void texts_close(Texts *c);
 
 // Whether the document after so many is for validation. It gets its share evenly: the length of a

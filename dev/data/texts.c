@@ -223,7 +223,7 @@ static void warn_twice(const Text *texts, int n) {
 }
 
 bool texts_open(Texts *c, char **paths, int n, const char *separator, double val_fraction,
-                 const Output *out, Error *err) {
+                const Output *out, Error *err) {
     memset(c, 0, sizeof *c);
     c->texts = (Text *)alloc_or_die((size_t)n * sizeof *c->texts, "the list of texts");
     c->n_texts = n;
