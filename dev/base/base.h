@@ -377,7 +377,7 @@ double ram_free(void);
 // included. Warns if it is there but in use. `bytes`: of one process.
 void ram_check(size_t bytes);
 
-// ==== threads.c ==================================================================================
+// ==== process.c ==================================================================================
 // Threads: how many there are, which one this is, and how the columns of a matrix are shared out.
 // =================================================================================================
 

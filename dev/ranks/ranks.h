@@ -110,7 +110,6 @@ void heartbeat_stop(Heartbeat *w);
 // =================================================================================================
 
 typedef uint64_t Ticket;                   // a collective to wait for; 0: none
-
 typedef struct { size_t begin, count; } Slice;
 
 // Rank r's slice of a buffer of `count` elements. Slices are equal multiples of 64 elements; the
@@ -194,9 +193,8 @@ struct Comm {
     CommBackend *backend;                  // NULL: one rank alone
 };
 
+// The Comm of all ranks; the number among them of this group's rank `peer`.
 Comm *comm_whole(Comm *c);
-
-// The number among all ranks of this group's rank `peer`.
 int comm_peer(const Comm *c, int peer);
 
 #if defined(COMM_ON_GPU)
@@ -221,7 +219,7 @@ void gpu_widen(float *out, const uint16_t *x, size_t n, cudaStream_t stream);
 // connect.
 bool comm_open(Comm *c, double timeout, Error *err);
 
-// For comm_open: what the launcher says of this rank. Error: too many of them.
+// For comm_open: what the launcher says. Error: too many ranks.
 bool comm_launched(Comm *c, Error *err);
 
 #if defined(COMM_ON_GPU)
@@ -478,7 +476,6 @@ typedef struct {
 
 typedef enum { THIS_RANK, ALL_RANKS } Scope;           // THIS_RANK, or its tensor group: within a
                                                        // DiLoCo round
-
 typedef enum { PARAMS, GRADS } Flat;
 
 typedef struct {
