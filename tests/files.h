@@ -16,12 +16,7 @@ static inline void folder_remove(const Path *d) {
     if (!path_remove(d->text, &err)) die("%s", err.text);
 }
 
-static inline Path in(const char *dir, const char *name) {
-    Path p;
-    Error err;
-    if (!path_join(&p, dir, name, &err)) die("%s", err.text);
-    return p;
-}
+static inline Path in(const char *dir, const char *name) { return path_join(dir, name); }
 
 // Writes a file of n bytes in place of what is there.
 static inline void put(const char *dir, const char *name, const void *bytes, size_t n) {

@@ -1,6 +1,5 @@
 // jsonl.c: the documents of JSON lines, whole whatever the buffer's size, and the line of an error.
 #define JSONL_BLOCK 16u                      // so that growth and its end are reached at once
-#define JSONL_LINE_MOST 300u
 #include "../dev/data/jsonl.c"
 #include "test.h"
 
@@ -92,7 +91,7 @@ TEST(lines_of_others) {
     const JsonNode *document;
     Error err;
     for (int i = 0; i < 8; i++) strcat(strcat(text, bad[i]), "\n");
-    memset(text + strlen(text), 'x', 1100);                  // a line that no buffer holds
+    memset(text + strlen(text), 'x', 1100);                  // a line longer than a buffer
     strcat(text, "\n{\"body\":\"two\"}");
     FILE *f = fmemopen(text, strlen(text), "rb");
     jsonl_begin(&j, f, "x.jsonl");
@@ -104,21 +103,6 @@ TEST(lines_of_others) {
     CHECK(strstr(j.first_bad.text, "x.jsonl: line 2: byte 9: an unpaired surrogate"));
     jsonl_free(&j);
     fclose(f);
-}
-
-TEST(memory_is_bounded) {
-    char line[JSONL_LINE_MOST + 1];
-    Read r;
-    for (size_t n = 12; n <= sizeof line; n++) {             // bytes of the line, newline included
-        memset(line, 'x', sizeof line);
-        memcpy(line, "{\"text\":\"", 9);
-        memcpy(line + n - 3, "\"}\n", 3);
-        r = read_lines(line, n);
-        CHECK_MSG(r.good == (n <= JSONL_LINE_MOST), "%zu bytes: %s", n, r.err.text);
-        CHECK(!r.good || r.n == n - 11);
-    }
-    CHECK_MSG(strcmp(r.err.text, "x.jsonl: line 1: it is longer than 300 bytes; --skip-bad "
-                                  "leaves such lines out") == 0, "%s", r.err.text);
 }
 
 // Wherever a line ends in the buffer, and however often that grows.

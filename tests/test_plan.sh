@@ -121,8 +121,6 @@ refused "32 sequences divide into no micro-batches for 7 GPUs" "${search[@]}" \
 refused "no whole sequences of 256; use 7936" "${search[@]}" --batch-tokens 8000 \
     --plan-gpu h100,8,450GB/s
 refused "needs a GPU" --plan --recompute block
-refused "TB for activations" --plan --layers 1000 --heads 1 --channels 65536 --micro-batch 8192 \
-    --seq-len 1000000 --plan-gpu h100,1
 end plan_refuses_in_one_line
 
 # ---- against real runs of one rank ----

@@ -1,34 +1,28 @@
-// scan.c: documents between separators, and odd bytes, wherever a block of the file ends.
-#define SCAN_BLOCK 7u
+// texts.c: documents between separators, and odd bytes.
 #include "../dev/base/base.h"
-#include "../dev/data/scan.c"
+#include "../dev/data/texts.c"
 #include "test.h"
 
 // The documents of a text, each in brackets.
 typedef struct { const char *text; char found[400]; } Found;
 
-static void found_add(void *corpus, uint64_t from, uint64_t to) {
+static void found_add(void *corpus, size_t from, size_t to) {
     Found *f = (Found *)corpus;
     size_t at = strlen(f->found);
     snprintf(f->found + at, sizeof f->found - at, "[%.*s]", (int)(to - from), f->text + from);
 }
 
-static Scan scan_text(Found *f, const char *text, size_t n, const char *separator) {
+static Scan look_through(Found *f, const char *text, size_t n, const char *separator) {
     Scan s = { .separator = separator, .found = found_add, .corpus = f };
-    FILE *file = tmpfile();
-    if (!file || fwrite(text, 1, n, file) != n) die("a temporary file cannot be written");
-    rewind(file);
     f->text = text;
     f->found[0] = '\0';
-    scan_begin(&s, "x.txt");
-    while (scan_block(&s, file)) continue;
-    fclose(file);
+    scan_text(&s, "x.txt", text, n);
     return s;
 }
 
 static void gives(const char *text, const char *separator, const char *documents) {
     Found f;
-    scan_text(&f, text, strlen(text), separator);
+    look_through(&f, text, strlen(text), separator);
     CHECK_MSG(strcmp(f.found, documents) == 0, "'%s' gives %s", text, f.found);
 }
 
@@ -46,7 +40,7 @@ TEST(documents_between_separators) {
     gives("\xEF\xBB\xBFone", "--", "[one]");
 }
 
-// Wherever they are in a block of the file, and at its end.
+// Wherever they are in a text, and at its end.
 TEST(odd_bytes) {
     static const struct { const char *bytes; size_t n; uint64_t nul, invalid; } cases[] = {
         { "\0", 1, 1, 0 }, { "\xE9", 1, 0, 1 }, { "\xE9t\xE9", 3, 0, 2 }, { "\xC3\xA9", 2, 0, 0 },
@@ -60,7 +54,7 @@ TEST(odd_bytes) {
                 Found f;
                 memcpy(text + before, cases[i].bytes, cases[i].n);
                 memcpy(text + before + cases[i].n, "zzzz", after);
-                Scan s = scan_text(&f, text, before + cases[i].n + after, NULL);
+                Scan s = look_through(&f, text, before + cases[i].n + after, NULL);
                 CHECK_MSG(s.nul.count == cases[i].nul && s.invalid.count == cases[i].invalid,
                           "case %zu at %zu: %d NUL, %d not UTF-8", i, before, (int)s.nul.count,
                           (int)s.invalid.count);

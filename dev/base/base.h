@@ -14,6 +14,10 @@
 #include <string.h>
 #include <unistd.h>
 #include <time.h>
+#ifndef _WIN32                           // there windows/posix.h has what they declare
+#include <dirent.h>
+#include <sys/ioctl.h>
+#endif
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -61,11 +65,6 @@ const char **program_name(void);
 
 typedef struct { char text[512]; } Error;
 
-// Call it first in main: opens /dev/null as descriptors 0, 1 and 2 where they are closed, or the
-// next file to be opened would receive what is printed. Read-only, so that writing still fails.
-// From then on a limit on file sizes is an error of write().
-void open_standard_streams(void);
-
 #ifndef _WIN32
 // Call it before the arguments are used: those of Windows must be made UTF-8 (windows/posix.h).
 char **arguments(int *argc, char **argv);
@@ -73,6 +72,12 @@ char **arguments(int *argc, char **argv);
 
 // Writes the message and returns false, so that a parser can `return fail(err, "...")`.
 PRINTF_LIKE(2, 3) bool fail(Error *err, const char *fmt, ...);
+
+// A user's text for a one-line message: shortened, control characters replaced by '?'.
+typedef struct { char text[72]; } Brief;
+
+Brief brief(const char *text, size_t n);
+bool ends_with(const char *text, const char *end);
 
 // A hook that die() calls just before exit(); NULL: none.
 void (**die_last(void))(void);
@@ -92,28 +97,36 @@ size_t alloc_bytes(size_t bytes);
 // products run 1 to 3% faster.
 void *alloc_or_die(size_t bytes, const char *what);
 
-// =================================================================================================
-// Seconds of a monotonic clock with an arbitrary origin: only differences mean anything.
-// =================================================================================================
+// An array that is to hold n elements of so many bytes: `array`, or if *room is less than n, a copy
+// with twice the room. Or dies.
+void *grow_or_die(void *array, size_t *room, size_t n, size_t bytes, const char *what);
 
+// A text that is printed into memory: text_begin, fprintf(t.f, ...), text_end; then t.text (n) is
+// the caller's to free.
+typedef struct { FILE *f; char *text; size_t n; } TextBuffer;
+
+void text_begin(TextBuffer *t);
+void text_end(TextBuffer *t);
+
+// Seconds of a monotonic clock with an arbitrary origin: only differences mean anything.
 static inline double seconds_now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-// ==== process.c ==================================================================================
-// How a run is stopped from outside: Ctrl-C, SIGTERM, SIGUSR1 or a closed terminal end it after the
-// current update (within a DiLoCo round, after its last one), evaluation turn or token. A second
-// Ctrl-C kills.
-// =================================================================================================
+// ---- how a run is stopped from outside (process.c) ----
+//
+// Ctrl-C, SIGTERM, SIGUSR1 or a closed terminal end it after the current update (within a DiLoCo
+// round, after its last one), evaluation turn or token. A second Ctrl-C kills.
+
+void catch_stop_signals(void);
 
 // The signal that came; 0: none.
 volatile sig_atomic_t *stop_signal(void);
 
 // What the handler prints: a text that is complete at any moment.
 const char *volatile *stop_message(void);
-void catch_stop_signals(void);
 
 // ==== log.c ======================================================================================
 // OUT/log.jsonl: one JSON object (RFC 8259) a line, for programs to read. At the end, helpers
@@ -160,6 +173,7 @@ bool log_close(Log *log, Error *err);
 
 // ---- building a line ----
 
+void log_begin(Log *log, const char *event);
 void log_bytes(Log *log, const char *bytes, size_t n);
 void log_puts(Log *log, const char *text);
 
@@ -174,7 +188,6 @@ void log_text_n(Log *log, const char *key, const char *text, size_t n);
 
 // NULL becomes null.
 void log_text(Log *log, const char *key, const char *text);
-void log_begin(Log *log, const char *event);
 
 // Writes the line. The caller decides what a failure means (a full disk: later lines are lost too).
 bool log_end(Log *log, Error *err);
@@ -192,14 +205,12 @@ Shown duration_text(double seconds);
 // Three significant digits: 950 -> "950", 12345 -> "12.3k", 1240000 -> "1.24M", then B and T.
 Shown count_text(double n);
 
-// ==== log.c ======================================================================================
 // The progress of work that takes longer than two seconds. A terminal shows one line, updated in
 // place; a file gets a line every ten seconds.
 //
 //     Progress p = progress_begin("saving", total);
 //     ... progress_show(&p, done); ...
 //     progress_end(&p);
-// =================================================================================================
 
 int terminal_columns(void);
 
@@ -216,10 +227,7 @@ void progress_show(Progress *p, double done);
 // Clears the line, on a terminal.
 void progress_end(const Progress *p);
 
-// ==== flags.c ====================================================================================
-// Things that recur: every so many updates, or every so many tokens.
-// =================================================================================================
-
+// Things that recur: every so many updates, or every so many tokens (flags.c).
 typedef struct {
     uint64_t n;                    // 0: never
     bool in_tokens;                // every n tokens, else every n updates
@@ -285,19 +293,12 @@ enum { OPTIONS_MAX = 128 };
 
 typedef struct { bool set[OPTIONS_MAX]; } Given;
 
-// ---- finding a flag ----
-
 int option_find(const Option *table, int n, const char *name, size_t length);
 
 // True if the user gave the flag, false if it has its default.
 bool options_given(const void *opts, const Option *table, int n, const char *name);
 
 #define OPTION_NAME_MAX 48
-
-// ---- reading values ----
-
-// The user's text for a one-line message: at most 40 bytes, control characters replaced by '?'.
-const char *option_shown(char out[48], const char *text, size_t length);
 
 // Reads a decimal number: no "inf", "nan" or hexadecimal, no spaces, no trailing characters.
 bool number_read(double *out, const char *text);
@@ -310,14 +311,10 @@ int choice_index(const char *choices, const char *text, size_t length);
 bool option_read(void *opts, const Option *o, const char *text);
 void option_set_default(void *opts, const Option *o);
 
-// ---- a row's type and range, in words ----
-
+// A row's type and range, in words: "a whole number from 1 to 65536".
 typedef struct { char text[200]; } OptionWords;
 
-// "a whole number from 1 to 65536"
 OptionWords option_expects(const Option *o);
-
-// ---- parsing ----
 
 // What to say of flags that other programs have: names "max-iters|max-steps" (or with '_'), and the
 // words that follow "unknown flag; ". The last one's names are NULL.
@@ -330,12 +327,8 @@ const OptionHint **option_hints(void);
 bool options_parse(void *opts, const Option *table, int n, int argc, char **argv,
                    char **positional, int *n_positional, Error *err);
 
-// ---- --help ----
-
 // Every flag under its group's heading, with its default and range, within 100 columns.
 void options_help(FILE *out, const char *usage, const Option *table, int n);
-
-// ---- the configuration in the log ----
 
 // "lr-schedule" -> "lr_schedule", the key in the log.
 void option_key(char out[OPTION_NAME_MAX + 1], const char *name);
@@ -372,12 +365,10 @@ Memory memory_begin(void *base);
 void *memory_take(Memory *mem, MemoryKind kind, size_t bytes);
 float *memory_floats(Memory *mem, MemoryKind kind, size_t count);
 
-// ==== memory.c ===================================================================================
-// The memory of this machine that a process may use.
+// ---- the memory of this machine that a process may use ----
 //
 // Linux gives memory out before it has it: a model that is too large starts, and the kernel kills
 // it (OOM) while it writes its parameters. ram_check refuses such a model before.
-// =================================================================================================
 
 // Bytes that are free now.
 double ram_free(void);
@@ -386,7 +377,7 @@ double ram_free(void);
 // included. Warns if it is there but in use. `bytes`: of one process.
 void ram_check(size_t bytes);
 
-// ==== threads.c ==================================================================================
+// ==== process.c ==================================================================================
 // Threads: how many there are, which one this is, and how the columns of a matrix are shared out.
 // =================================================================================================
 
@@ -414,15 +405,13 @@ void threads_set(int n);
 enum {
     THREADS_MOST = 1024,                 // more cannot be meant
     THREADS_A_CORE = 4,                  // more are not started: threads wait for each other
-    STACK_LEAST = 256,                   // kB; a thread of the trainer needs less than half
 };
 
 // The number of threads that the user asks for: by a flag, or else in OMP_NUM_THREADS. 0: neither.
 int threads_asked(int flag);
 
 // Sets the number of threads, before any of them starts: at most THREADS_A_CORE for each processor
-// that this process may use. Ends the program if the number cannot be meant, or if the stack is too
-// small.
+// that this process may use.
 //   flag: what --threads says; 0: OMP_NUM_THREADS, or OpenMP's own choice
 void threads_begin(int flag);
 

@@ -7,13 +7,6 @@ const char **program_name(void) {
     return &name;
 }
 
-void open_standard_streams(void) {
-    int fd;
-    signal(SIGXFSZ, SIG_IGN);
-    do fd = open("/dev/null", O_RDONLY); while (fd >= 0 && fd <= STDERR_FILENO);
-    if (fd > STDERR_FILENO) close(fd);
-}
-
 #ifndef _WIN32
 char **arguments(int *argc, char **argv) { return (void)argc, argv; }
 #endif
@@ -34,6 +27,25 @@ PRINTF_LIKE(2, 3) bool fail(Error *err, const char *fmt, ...) {
     format_short(err->text, sizeof err->text, fmt, args);
     va_end(args);
     return false;
+}
+
+Brief brief(const char *text, size_t length) {
+    Brief shown;
+    size_t n = 0;
+    for (; n < length && n + 8 < sizeof shown.text; n++)
+        shown.text[n] = (unsigned char)text[n] < 0x20 || text[n] == 0x7F ? '?' : text[n];
+    if (n < length) {
+        while (n > 0 && ((unsigned char)text[n] & 0xC0) == 0x80) n--;    // not inside a character
+        memcpy(shown.text + n, "...", 3);
+        n += 3;
+    }
+    shown.text[n] = '\0';
+    return shown;
+}
+
+bool ends_with(const char *text, const char *end) {
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
 }
 
 void (**die_last(void))(void) {
@@ -88,4 +100,22 @@ void *alloc_or_die(size_t bytes, const char *what) {
 #endif
     memset(p, 0, rounded);
     return p;
+}
+
+void *grow_or_die(void *array, size_t *room, size_t n, size_t bytes, const char *what) {
+    if (n <= *room) return array;
+    *room = 2*n;
+    array = realloc(array, *room * bytes);
+    if (!array) die("memory: cannot allocate %.3g MB for %s", 1e-6 * (double)(*room * bytes), what);
+    return array;
+}
+
+void text_begin(TextBuffer *t) {
+    t->f = open_memstream(&t->text, &t->n);
+    if (!t->f) die("memory: none left for a text");
+}
+
+void text_end(TextBuffer *t) {
+    bool whole = !ferror(t->f);
+    if (fclose(t->f) != 0 || !whole) die("memory: none left for a text");
 }

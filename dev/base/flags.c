@@ -63,14 +63,6 @@ static int option_nearest(const Option *table, int n, const char *text, int leng
 
 // ---- reading values ----
 
-const char *option_shown(char out[48], const char *text, size_t length) {
-    size_t n = length < 40 ? length : 40;
-    for (size_t i = 0; i < n; i++)
-        out[i] = (unsigned char)text[i] < 0x20 || text[i] == 0x7F ? '?' : text[i];
-    snprintf(out + n, 48 - n, "%s", n < length ? "..." : "");
-    return out;
-}
-
 bool number_read(double *out, const char *text) {
     if (!*text || text[strspn(text, "0123456789+-.eE")] != '\0') return false;
     char *end;
@@ -229,15 +221,14 @@ static const char *option_hint(const char *name, size_t length) {
 }
 
 static bool option_unknown(const Option *table, int n, const char *arg, Error *err) {
-    char shown[48];
     const char *name = arg + strspn(arg, "-");
     size_t length = strcspn(name, "=");
-    option_shown(shown, arg, (size_t)(name - arg) + length);
+    Brief shown = brief(arg, (size_t)(name - arg) + length);
     const char *hint = length == 1 && name - arg == 2 ? NULL : option_hint(name, length);
-    if (hint) return fail(err, "%s: unknown flag; %s", shown, hint);
+    if (hint) return fail(err, "%s: unknown flag; %s", shown.text, hint);
     int near = option_nearest(table, n, name, (int)(length < 1000 ? length : 1000));
-    if (near < 0) return fail(err, "%s: unknown flag; --help lists all flags", shown);
-    return fail(err, "%s: unknown flag; the nearest is --%s", shown, table[near].name);
+    if (near < 0) return fail(err, "%s: unknown flag; --help lists all flags", shown.text);
+    return fail(err, "%s: unknown flag; the nearest is --%s", shown.text, table[near].name);
 }
 
 // Takes one flag, at argv[*i], and its value, which may be the argument after it.
@@ -266,10 +257,9 @@ static bool option_take(void *opts, const Option *table, int n, int *i, int argc
     }
     if (!text) return fail(err, "--%s: its value is missing; expected %s%s", o->name, expects.text,
                            o->type == OPT_TEXT ? " (if it begins with --: --NAME=VALUE)" : "");
-    char shown[48];
     if (option_read(opts, o, text)) return true;
-    return fail(err, "--%s: got '%s', expected %s", o->name,
-                option_shown(shown, text, strlen(text)), expects.text);
+    return fail(err, "--%s: got '%s', expected %s", o->name, brief(text, strlen(text)).text,
+                expects.text);
 }
 
 bool options_parse(void *opts, const Option *table, int n, int argc, char **argv,
@@ -290,9 +280,8 @@ bool options_parse(void *opts, const Option *table, int n, int argc, char **argv
         } else if (positional) {
             positional[(*n_positional)++] = argv[i];
         } else {
-            char shown[48];
-            option_shown(shown, argv[i], strlen(argv[i]));
-            return fail(err, "'%s': expected a flag; --help lists all flags", shown);
+            return fail(err, "'%s': expected a flag; --help lists all flags",
+                        brief(argv[i], strlen(argv[i])).text);
         }
     }
     return true;

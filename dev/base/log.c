@@ -1,7 +1,5 @@
 // OUT/log.jsonl, one JSON object (RFC 8259) a line; and the progress of long work (base.h).
 #include "base.h"
-#include <sys/file.h>
-#include <sys/ioctl.h>
 #include <sys/stat.h>
 
 void log_off(Log *log) { memset(log, 0, sizeof *log); }
@@ -24,44 +22,27 @@ static bool log_cut_partial_line(int fd, off_t size, const char *path, Error *er
     return fail(err, "%s: cannot remove its incomplete last line: %s", path, strerror(errno));
 }
 
-// Locks the file against other runs until it is closed. A device, such as a terminal, is not
-// locked. A pipe is refused: a run would wait for its reader.
-static bool log_claim(int fd, const char *path, LogMode mode, Error *err) {
-    struct stat info;
-    if (fstat(fd, &info) != 0)
-        return fail(err, "%s: the log cannot be read: %s", path, strerror(errno));
-    if (S_ISCHR(info.st_mode)) return true;
-    if (!S_ISREG(info.st_mode))
-        return fail(err, "%s: a log must be a file; `tail -f` reads it while it grows", path);
-    if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-        return fail(err, "%s: another run is writing this log; name another file", path);
-    if (mode == LOG_ANY) return true;
-    if (!log_is_ours(fd, info.st_size))
-        return fail(err, "%s: holds something other than a log; --overwrite replaces it, or name "
-                         "another file", path);
-    return log_cut_partial_line(fd, info.st_size, path, err);
-}
-
 void log_to(Log *log, FILE *file, const char *path) {
     log_off(log);
     log->file = file;
     log->path = path;
-    log->capacity = 16384;         // grows only for a text longer than this
-    log->line = (char *)alloc_or_die(log->capacity, "the log's line");
 }
 
 bool log_open(Log *log, const char *path, LogMode mode, Error *err) {
+    struct stat info;
     log_off(log);
-    int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_NONBLOCK | O_CLOEXEC, 0666);
-    if (fd < 0) return fail(err, "%s: the log cannot be written: %s", path, strerror(errno));
-    bool claimed = log_claim(fd, path, mode, err);
-    fcntl(fd, F_SETFL, O_APPEND);                // O_NONBLOCK was for opening a pipe
-    FILE *f = claimed ? fdopen(fd, "a") : NULL;
-    if (claimed && !f) fail(err, "%s: the log cannot be written: %s", path, strerror(errno));
-    if (!f) close(fd);
-    else setvbuf(f, NULL, _IONBF, 0);            // so that the one fwrite of a line is one write()
-    if (f) log_to(log, f, path);
-    return f != NULL;
+    int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (fd < 0 || fstat(fd, &info) != 0)
+        return fail(err, "%s: the log cannot be written: %s", path, strerror(errno));
+    bool check = mode == LOG_OURS && !S_ISCHR(info.st_mode), ours = !check;       // not a device
+    if (check) ours = log_is_ours(fd, info.st_size)
+                    ? log_cut_partial_line(fd, info.st_size, path, err)
+                    : fail(err, "%s: holds something other than a log; --overwrite replaces it, or "
+                                "name another file", path);
+    if (!ours) return close(fd), false;
+    log_to(log, fdopen(fd, "a"), path);
+    setvbuf(log->file, NULL, _IONBF, 0);         // so that the one fwrite of a line is one write()
+    return true;
 }
 
 bool log_clear(Log *log, Error *err) {
@@ -81,14 +62,7 @@ bool log_close(Log *log, Error *err) {
 
 void log_bytes(Log *log, const char *bytes, size_t n) {
     if (!log->file) return;
-    if (log->length + n > log->capacity) {
-        size_t capacity = 2 * (log->length + n);
-        char *line = (char *)alloc_or_die(capacity, "the log's line");
-        memcpy(line, log->line, log->length);
-        free(log->line);
-        log->line = line;
-        log->capacity = capacity;
-    }
+    log->line = (char *)grow_or_die(log->line, &log->capacity, log->length + n, 1, "a line");
     memcpy(log->line + log->length, bytes, n);
     log->length += n;
 }

@@ -47,15 +47,9 @@ const char *tokenizer_piece(const Tokenizer *t, int id, size_t *length) {
     return t->text + t->start[id];
 }
 
-uint64_t hash_bytes(const char *text, size_t n) {
-    uint64_t h = 0xCBF29CE484222325ull;
-    for (size_t i = 0; i < n; i++) h = (h ^ (unsigned char)text[i]) * 0x100000001B3ull;
-    return h ^ h >> 32;
-}
-
 // The slot of the token with these bytes, or the empty slot where it belongs.
 static size_t token_slot(const Tokenizer *t, const char *text, size_t n) {
-    size_t slot = hash_bytes(text, n) & t->token_mask;
+    size_t slot = hash_add(n, text, n) & t->token_mask;
     for (; t->token_slots[slot]; slot = (slot + 1) & t->token_mask) {
         size_t length;
         const char *piece = tokenizer_piece(t, t->token_slots[slot] - 1, &length);
@@ -222,11 +216,9 @@ static bool heap_less(HeapEntry a, HeapEntry b) {
 }
 
 void heap_push(Heap *h, int64_t key, uint64_t item) {
-    if (h->n == h->capacity) {
-        h->capacity = 2*h->capacity + 64;
-        h->entries = (HeapEntry *)realloc(h->entries, h->capacity * sizeof *h->entries);
-        if (!h->entries) die("memory: cannot allocate a heap to merge tokens");
-    }
+    if (h->n == h->capacity)
+        h->entries = (HeapEntry *)grow_or_die(h->entries, &h->capacity, h->n + 32,
+                                              sizeof *h->entries, "a heap of merges");
     HeapEntry entry = { key, item };
     size_t i = h->n++;
     for (; i > 0 && heap_less(entry, h->entries[(i-1)/2]); i = (i-1)/2)

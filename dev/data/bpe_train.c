@@ -11,13 +11,6 @@
 #include "data.h"
 #include <assert.h>
 
-static void *grow_or_die(void *p, size_t bytes) {
-    p = realloc(p, bytes);
-    if (!p) die("memory: cannot allocate %.1f GB to train a vocabulary; use less text",
-                (double)bytes / 1e9);
-    return p;
-}
-
 void word_counts_free(WordCounts *c) {
     free(c->text);
     free(c->words);
@@ -38,14 +31,9 @@ static void word_counts_rehash(WordCounts *c) {
 }
 
 static void word_counts_push(WordCounts *c, const char *word, size_t n, uint64_t hash) {
-    if (c->n == c->capacity) {
-        c->capacity = 2*c->capacity + 1024;
-        c->words = (CountedWord *)grow_or_die(c->words, c->capacity * sizeof *c->words);
-    }
-    if (c->text_n + n > c->text_capacity) {
-        c->text_capacity = 2*c->text_capacity + n + 8192;
-        c->text = (char *)grow_or_die(c->text, c->text_capacity);
-    }
+    const char *what = "the words of a text";
+    c->words = (CountedWord *)grow_or_die(c->words, &c->capacity, c->n + 1, sizeof *c->words, what);
+    c->text = (char *)grow_or_die(c->text, &c->text_capacity, c->text_n + n, 1, what);
     CountedWord counted = { c->text_n, n, hash, 1 };
     memcpy(c->text + c->text_n, word, n);
     c->text_n += n;
@@ -53,7 +41,7 @@ static void word_counts_push(WordCounts *c, const char *word, size_t n, uint64_t
 }
 
 static void word_counts_add_word(WordCounts *c, const char *word, size_t n) {
-    uint64_t hash = hash_bytes(word, n);
+    uint64_t hash = hash_add(n, word, n);
     if (2 * c->n >= c->mask) word_counts_rehash(c);
     size_t slot = hash & c->mask;
     for (; c->slots[slot]; slot = (slot + 1) & c->mask) {
@@ -120,10 +108,8 @@ static TrainPair *trainer_pair(Trainer *tr, int left, int right) {
     if (2 * tr->n_pairs >= tr->mask) trainer_rehash(tr);
     size_t slot = trainer_slot(tr, left, right);
     if (!tr->slots[slot]) {
-        if (tr->n_pairs == tr->capacity) {
-            tr->capacity = 2*tr->capacity + 1024;
-            tr->pairs = (TrainPair *)grow_or_die(tr->pairs, tr->capacity * sizeof *tr->pairs);
-        }
+        tr->pairs = (TrainPair *)grow_or_die(tr->pairs, &tr->capacity, tr->n_pairs + 1,
+                                             sizeof *tr->pairs, "the pairs of tokens");
         TrainPair pair = { left, right, 0, NULL, 0, 0 };
         tr->pairs[tr->n_pairs++] = pair;
         tr->slots[slot] = (uint32_t)tr->n_pairs;
@@ -136,10 +122,8 @@ static void trainer_add(Trainer *tr, int left, int right, size_t w) {
     TrainPair *p = trainer_pair(tr, left, right);
     p->count += tr->counts->words[w].count;
     if (p->n_words > 0 && p->words[p->n_words - 1] == w) return;
-    if (p->n_words == p->capacity) {
-        p->capacity = 2*p->capacity + 4;
-        p->words = (uint32_t *)grow_or_die(p->words, p->capacity * sizeof *p->words);
-    }
+    p->words = (uint32_t *)grow_or_die(p->words, &p->capacity, p->n_words + 1, sizeof *p->words,
+                                       "the words of a pair");
     p->words[p->n_words++] = (uint32_t)w;
 }
 

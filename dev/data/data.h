@@ -8,41 +8,10 @@
 #include "../../dataloader.h"
 #include "../files/files.h"
 
-// ==== scan.c =====================================================================================
-// A look through a text before it is encoded: where its documents are, and which bytes are odd.
-// =================================================================================================
-
-#ifndef SCAN_BLOCK                     // the tests use fewer bytes
-#define SCAN_BLOCK 65536
-#endif
-
-enum { SEPARATOR_MOST = 250 };
-
-// How many bytes are odd, in all texts, and where the first is.
-typedef struct { uint64_t count, first; const char *path; } Odd;
-
-typedef struct {
-    const char *separator;                             // NULL: none
-    void (*found)(void *corpus, uint64_t from, uint64_t to);
-    void *corpus;
-    uint64_t separators, inside;                       // in all texts; inside: not alone in a line
-    Odd nul, invalid;                                  // invalid: not UTF-8
-    const char *path;                                  // the text, and where it has been read to:
-    uint64_t size, line, from;                         // its bytes; where line and document begin
-    bool blank, separated;                             // the document, so far; the text
-    char head[SEPARATOR_MOST + 2];                     // the line's first bytes
-    char block[SCAN_BLOCK];
-    size_t held;                                       // of the block: a character's first bytes
-} Scan;
-
-void scan_begin(Scan *s, const char *path);
-
-// Reads on. False at the end of the file, or after an error (ferror).
-bool scan_block(Scan *s, FILE *file);
-
 // ==== jsonl.c ====================================================================================
 // Documents from JSON lines: each line is an object, and its member `key` is a document. Many
 // corpora are distributed so, as C4 and Dolma are. Other members and blank lines are ignored.
+// Without a key, each line's whole object is one (HellaSwag).
 //
 //     Jsonl j = { .key = "text" };
 //     const JsonNode *text;
@@ -50,13 +19,12 @@ bool scan_block(Scan *s, FILE *file);
 //     while (jsonl_next(&j, &text, &err) && text) ... text->text (text->length bytes) ...
 //     jsonl_free(&j);
 //
-// The file may be a pipe: it is read once, from its beginning to its end. Memory is bounded by the
-// longest line, which may have JSONL_LINE_MOST bytes. An error names the file and the line. With
-// skip_bad a line that holds no document is counted, and the next one is read.
+// The file may be a pipe: it is read once, from its beginning to its end. An error names the file
+// and the line. With skip_bad a line that holds no document is counted, and the next one is read.
 // =================================================================================================
 
 typedef struct {
-    const char *key;
+    const char *key;                   // NULL: the object
     bool skip_bad;
     uint64_t bad;                      // lines left out
     Error first_bad;                   // what is wrong with the first of them
@@ -65,7 +33,6 @@ typedef struct {
     char *bytes;                       // (capacity) of which at ... held-1 are read, but not used
     size_t capacity, held, at;
     bool ended;                        // the file has no more
-    bool too_long;                     // the latest line is, and its beginning is gone
     uint64_t line;                     // number of the latest line, from 1
     Json json;                         // of the latest document
 } Jsonl;
@@ -116,8 +83,6 @@ typedef struct {
     size_t token_mask, pair_mask;  // number of slots (a power of two) - 1
 } Tokenizer;
 
-// ============================== the vocabulary in memory ==============================
-
 size_t slots_for(size_t n);
 
 // Allocates room for this many tokens, bytes of tokens, and merges.
@@ -126,9 +91,6 @@ void tokenizer_free(Tokenizer *t);
 
 // The bytes of a token, without a terminating NUL.
 const char *tokenizer_piece(const Tokenizer *t, int id, size_t *length);
-
-// FNV-1a.
-uint64_t hash_bytes(const char *text, size_t n);
 
 // The id of these bytes, or -1.
 int tokenizer_find(const Tokenizer *t, const char *text, size_t n);
@@ -144,16 +106,11 @@ void tokenizer_push_bytes(Tokenizer *t);
 // The byte-level vocabulary: 256 bytes (id = value) and end of text.
 void tokenizer_bytes(Tokenizer *t);
 
-// ============================== the alphabet ==============================
 // Vocabulary files write each byte as a printable character (bpe.c).
-
 #define HIDDEN_BYTES 68
-
 bool byte_is_visible(int b);
 int byte_to_char(int b);
 int char_to_byte(int c);
-
-// ============================== text to words ==============================
 
 // The length of the first word of text[0..n), n > 0.
 size_t word_length(const char *text, size_t n);
@@ -165,11 +122,8 @@ size_t word_length(const char *text, size_t n);
 // c >= 4, so that the character before c is complete even if text begins inside a character.
 size_t tokenizer_cut(const char *text, size_t n);
 
-// ============================== words to tokens ==============================
-
 // A binary min-heap, ordered by key, then by item.
 typedef struct { int64_t key; uint64_t item; } HeapEntry;
-
 typedef struct { HeapEntry *entries; size_t n, capacity; } Heap;
 
 void heap_push(Heap *h, int64_t key, uint64_t item);
@@ -226,15 +180,9 @@ void tokenizer_train(Tokenizer *t, const WordCounts *counts, int vocab_size,
 // bpe.c has the algorithm; this file reads and writes vocabularies.
 // =================================================================================================
 
-// ============================== writing tokenizer.json ==============================
-
+// Write tokenizer.json, or the pairs of a GGUF for an embedding of V rows.
 void tokenizer_print(FILE *f, const Tokenizer *t);
-
-// ============================== writing the pairs of a GGUF ==============================
-
 void tokenizer_put_gguf(GgufHeader *h, const Tokenizer *t, int V);
-
-// ============================== reading vocabularies ==============================
 
 // What a vocabulary in JSON that is about to be read calls its end of text. Whatever the name, the
 // token is <|endoftext|> from then on, here and in the files that we write.
@@ -243,6 +191,107 @@ const char **tokenizer_eos(void);
 // Reads a vocabulary: tokenizer.json, vocab.json with merges.txt beside it, a .tiktoken file, a
 // GGUF, or a directory that holds one of the first two. On failure there is nothing to free.
 bool tokenizer_load(Tokenizer *t, const char *path, Error *err);
+
+// ==== shards.c ===================================================================================
+// Writing a directory of shards, NAME_train_000000.bin and so on: dataloader.h has their format.
+//
+// All files are written under temporary names (*.prepare-tmp), and renamed only when all of them
+// are complete and on the disk. An error or an interrupt removes the temporary files; the next run
+// removes those that kill -9 left.
+// =================================================================================================
+
+// A file that is being written, and its final name.
+typedef struct Temporary {
+    Path path, final;
+    struct Temporary *next;
+} Temporary;
+
+typedef struct {
+    const char *dir;
+    const char *name;                  // "tales", "text" or "jsonl"
+    bool made;                         // the directory did not exist before
+    Temporary *temporaries;            // newest first
+} Output;
+
+// Refuses a directory that holds other shards, or without `overwrite` earlier ones.
+bool output_begin(Output *out, const char *dir, const char *name, bool overwrite, Error *err);
+
+// Fills in the error of a write to the directory, and returns false. why: its errno
+bool output_failed(const Output *out, int why, Error *err);
+bool output_tokenizer(Output *out, const Tokenizer *t, Error *err);
+
+// Called when every file is complete: removes the shards of an earlier run, then renames this run's
+// files.
+bool output_commit(Output *out, Error *err);
+
+// One split, train or val: its shards, and what they hold.
+typedef struct {
+    Output *out;
+    const char *split;
+    int vocab_size, eot;
+    bool has_floor;                    // set after split_init: each shard has a .floor (entropy.c)
+    FILE *bin, *floor;                 // the current shard, and its .floor or NULL
+    int shards;                        // started so far
+    size_t in_shard;                   // tokens in the current shard
+    uint64_t tokens, bytes, documents; // the caller counts the bytes
+} Split;
+
+void split_init(Split *s, Output *out, const char *split, const Tokenizer *t);
+
+// Adds tokens, and starts a new shard whenever one is full.
+bool split_add(Split *s, const int *ids, size_t n, Error *err);
+bool split_end_document(Split *s, Error *err);
+
+// Adds a whole document, which is not cut; nats for the .floor.
+bool split_add_whole(Split *s, const int *ids, size_t n, double nats, Error *err);
+
+// Completes the current shard, if there is one.
+bool split_end_shard(Split *s, Error *err);
+
+// ==== texts.c ====================================================================================
+// Texts to prepare: their documents, and which of them are for validation.
+//
+// A separator is a line that holds its characters and nothing else; Windows' line ends count too.
+// It belongs to no document. Documents of white space alone are left out where there are
+// separators, and so is a byte-order mark: neither is anybody's text.
+// =================================================================================================
+
+// A file of documents, in memory.
+typedef struct {
+    const char *path;                // "standard input" for -
+    const char *bytes;               // (n)
+    size_t n;
+    struct stat info;                // of a file, not of a pipe
+} Text;
+
+// n bytes of a text: a document, or the part of one on one side of the cut.
+typedef struct {
+    const Text *text;
+    size_t from, n;
+    bool val;                        // for validation, not for training
+    bool unended;                    // the document goes on in the other split
+} Piece;
+
+// All texts, and their documents in order.
+typedef struct {
+    Text *texts;
+    int n_texts;
+    Piece *pieces;
+    size_t n, capacity;
+    const Text *text;                // the one that is being looked through
+    double bytes;                    // of all texts
+} Texts;
+
+// Finds the documents of all texts, and their splits, before anything is encoded. From 20 documents
+// on whole ones are held out, spread evenly; of fewer, the last part of the text. Pipes are copied
+// to `out`. separator: NULL, and a text is one document.
+bool texts_open(Texts *c, char **paths, int n, const char *separator, double val_fraction,
+                const Output *out, Error *err);
+void texts_close(Texts *c);
+
+// Whether the document after so many is for validation. It gets its share evenly: the length of a
+// stream of documents is unknown.
+bool is_held_out(double before, double fraction);
 
 // ==== entropy.c ==================================================================================
 // The entropy floor: the lowest loss that any model can reach, for a corpus of known probabilities.

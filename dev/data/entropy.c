@@ -22,54 +22,33 @@ static void floor_find_documents(ShardFloor *f, const Shard *s) {
         if (s->tokens[t] == s->eot) f->end[d++] = t;
 }
 
-// Reads a floor file's text (NUL-terminated) into f->nats.
-static bool floor_parse(ShardFloor *f, const char *text, const char *path, Error *err) {
-    static const char head[] = "batchwise floor 1\n";
-    if (strncmp(text, head, sizeof head - 1) != 0)
-        return fail(err, "%s: does not begin with \"batchwise floor 1\"; remove it, or write the "
-                         "corpus again", path);
-    const char *at = text + sizeof head - 1;
-    for (size_t d = 0; d < f->n; d++) {
-        char *end;
-        f->nats[d] = strtod(at, &end);
-        if (end == at || !(f->nats[d] >= 0.0 && isfinite(f->nats[d])))
-            return fail(err, "%s: line %zu is not a number of nats, and the shard has %zu "
-                             "documents; write the corpus again", path, d + 2, f->n);
-        at = end;
-    }
-    if (at[strspn(at, " \n\r")] != '\0')
-        return fail(err, "%s: has more lines than the shard has documents (%zu); write the corpus "
-                         "again", path, f->n);
-    return true;
-}
-
-// The text of a whole file, NUL-terminated. If there is no such file: NULL, and no error.
-static bool floor_read_text(char **text, const char *path, Error *err) {
-    FileMap file;
-    *text = NULL;
-    if (access(path, F_OK) != 0) return true;
-    if (!file_map(&file, path, err)) return false;
-    *text = (char *)alloc_or_die(file.n + 1, "the entropy floor");
-    memcpy(*text, file.bytes, file.n);
-    file_unmap(&file);
-    return true;
-}
-
-// Reads the floor of shard i, if there is one.
+// Reads the floor of shard i, if there is one: a line, then the nats of each document.
 static bool floor_open_shard(Floor *f, const Loader *val, int i, Error *err) {
-    const Shard *s = &val->shards[i];
-    char path[4096], *text;
-    size_t stem = strlen(s->path);
-    if (stem > 4 && strcmp(s->path + stem - 4, ".bin") == 0) stem -= 4;
-    snprintf(path, sizeof path, "%.*s.floor", (int)stem, s->path);
-    if (!floor_read_text(&text, path, err)) return free(text), false;
-    if (!text) return f->known = false, true;
-    floor_find_documents(&f->shards[i], s);
-    bool ok = floor_parse(&f->shards[i], text, path, err);
-    free(text);
-    for (size_t d = 0; ok && d < f->shards[i].n; d++) f->nats += f->shards[i].nats[d];
-    if (ok && f->shards[i].n) f->tokens += f->shards[i].end[f->shards[i].n - 1] + 1;
-    return ok;
+    ShardFloor *own = &f->shards[i];
+    char path[4096], head[40], more[2];
+    size_t stem = strlen(val->shards[i].path), d = 0;
+    if (ends_with(val->shards[i].path, ".bin")) stem -= 4;
+    snprintf(path, sizeof path, "%.*s.floor", (int)stem, val->shards[i].path);
+    FILE *file = fopen(path, "r");
+    if (!file) return f->known = false, true;
+    floor_find_documents(own, &val->shards[i]);
+    bool good = fgets(head, sizeof head, file) && strcmp(head, "batchwise floor 1\n") == 0;
+    if (!good)
+        fail(err, "%s: does not begin with \"batchwise floor 1\"; remove it, or write the corpus "
+             "again", path);
+    for (; good && d < own->n; d++) {
+        double *nats = &own->nats[d];
+        good = (fscanf(file, "%lf", nats) == 1 && *nats >= 0.0 && isfinite(*nats))
+            || fail(err, "%s: line %zu is not a number of nats, and the shard has %zu documents; "
+                    "write the corpus again", path, d + 2, own->n);
+        f->nats += *nats;
+    }
+    if (good && fscanf(file, "%1s", more) == 1)
+        good = fail(err, "%s: has more lines than the shard has documents (%zu); write the corpus "
+                    "again", path, own->n);
+    fclose(file);
+    if (own->n > 0) f->tokens += own->end[own->n - 1] + 1;
+    return good;
 }
 
 bool floor_open(Floor *f, const Loader *val, Error *err) {

@@ -1,9 +1,8 @@
 // Documents from JSON lines: each line is an object, and its member `key` is a document (data.h).
 #include "data.h"
 
-#ifndef JSONL_LINE_MOST                // the tests use fewer
-#define JSONL_LINE_MOST (64u << 20)
-#define JSONL_BLOCK (1u << 20)         // bytes of the buffer at first
+#ifndef JSONL_BLOCK                    // the tests use fewer
+#define JSONL_BLOCK (1u << 20)         // bytes read at a time
 #endif
 
 void jsonl_begin(Jsonl *j, FILE *file, const char *name) {
@@ -12,9 +11,6 @@ void jsonl_begin(Jsonl *j, FILE *file, const char *name) {
     j->held = j->at = 0;
     j->ended = false;
     j->line = 0;
-    if (j->bytes) return;
-    j->capacity = JSONL_BLOCK;
-    j->bytes = (char *)alloc_or_die(j->capacity, "a line of JSON");
 }
 
 void jsonl_free(Jsonl *j) {
@@ -23,42 +19,29 @@ void jsonl_free(Jsonl *j) {
     memset(j, 0, sizeof *j);
 }
 
-// Reads on. The bytes not used yet move to the front; if they fill the buffer, it is doubled. Those
-// of a line that is too long are dropped.
-//   looked: bytes of the line that hold no newline
-static bool jsonl_fill(Jsonl *j, size_t *looked, Error *err) {
-    j->held -= j->at;
-    memmove(j->bytes, j->bytes + j->at, j->held);
-    j->at = 0;
-    if (j->held == JSONL_LINE_MOST) {
-        j->too_long = true;
-        j->held = *looked = 0;
-    } else if (j->held == j->capacity) {
-        size_t most = JSONL_LINE_MOST, capacity = j->capacity > most / 2 ? most : 2 * j->capacity;
-        char *larger = (char *)realloc(j->bytes, capacity);
-        if (!larger) return fail(err, "memory: none left for a line of %zu bytes", capacity);
-        j->bytes = larger;
-        j->capacity = capacity;
-    }
-    size_t room = j->capacity - j->held, taken = fread(j->bytes + j->held, 1, room, j->file);
-    j->held += taken;
-    j->ended = taken < room;
-    return !ferror(j->file) || fail(err, "%s: cannot be read: %s", j->name, strerror(errno));
-}
-
-// Finds the next line, without its newline. *line receives NULL at the end of the file.
+// Finds the next line, without its newline. *line receives NULL at the end of the file. Bytes that
+// are not used yet move to the front before more are read.
 static bool jsonl_line(Jsonl *j, const char **line, size_t *n, Error *err) {
     const char *end = NULL;
-    j->too_long = false;
-    for (size_t looked = 0; !end; ) {
+    *line = NULL;
+    *n = 0;
+    for (size_t looked = 0; ; ) {
         size_t unused = j->held - j->at;
-        end = (const char *)memchr(j->bytes + j->at + looked, '\n', unused - looked);
+        if (unused > looked)
+            end = (const char *)memchr(j->bytes + j->at + looked, '\n', unused - looked);
+        if (end || j->ended) break;
         looked = unused;
-        if (j->ended) break;
-        if (!end && !jsonl_fill(j, &looked, err)) return false;
+        if (unused > 0) memmove(j->bytes, j->bytes + j->at, unused);
+        j->bytes = (char *)grow_or_die(j->bytes, &j->capacity, unused + JSONL_BLOCK, 1,
+                                       "a line of JSON");
+        size_t taken = fread(j->bytes + unused, 1, JSONL_BLOCK, j->file);
+        j->at = 0;
+        j->held = unused + taken;
+        j->ended = taken < JSONL_BLOCK;
+        if (ferror(j->file)) return fail(err, "%s: cannot be read: %s", j->name, strerror(errno));
     }
     *n = end ? (size_t)(end - (j->bytes + j->at)) : j->held - j->at;
-    *line = end || *n > 0 || j->too_long ? j->bytes + j->at : NULL;
+    *line = end || *n > 0 ? j->bytes + j->at : NULL;
     j->at += *n + (end != NULL);
     j->line += *line != NULL;
     if (j->line == 1 && *n >= 3 && memcmp(*line, "\xEF\xBB\xBF", 3) == 0)
@@ -76,9 +59,11 @@ static void jsonl_advise(char out[160], const Jsonl *j, const JsonNode *root, ch
     const char *skip = "--skip-bad leaves such lines out";
     const JsonNode *key = root && root->type == JSON_OBJECT && root->length > 0
                         ? json_first(root) : NULL;
-    if (first == '[' && j->line == 1) snprintf(out, 160, "jq -c '.[]' makes lines of a list");
-    else if (!key || json_get(root, j->key)) snprintf(out, 160, "%s", skip);
-    else snprintf(out, 160, "--key NAME takes another, such as \"%s\"; %s", json_show(key).text,
+    if (!j->key) out[0] = '\0';
+    else if (first == '[' && j->line == 1)
+        snprintf(out, 160, "; jq -c '.[]' makes lines of a list");
+    else if (!key || json_get(root, j->key)) snprintf(out, 160, "; %s", skip);
+    else snprintf(out, 160, "; --key NAME takes another, such as \"%s\"; %s", json_show(key).text,
                   skip);
 }
 
@@ -86,18 +71,15 @@ static void jsonl_advise(char out[160], const Jsonl *j, const JsonNode *root, ch
 static bool jsonl_parse(Jsonl *j, const JsonNode **text, const char *line, size_t n, Error *err) {
     Error why;
     char advice[160];
+    bool parsed = json_parse(&j->json, line, n, &why);
+    const JsonNode *root = j->json.root;
     *text = NULL;
-    if (j->too_long) {
-        fail(&why, "it is longer than %zu bytes", (size_t)JSONL_LINE_MOST);
-    } else if (!json_parse(&j->json, line, n, &why)) {
-    } else if (j->json.root->type != JSON_OBJECT) {
-        fail(&why, "%s, not an object", json_type_name(j->json.root->type));
-    } else {
-        *text = json_need(j->json.root, j->key, JSON_STRING, &why);
-    }
+    if (parsed && root->type != JSON_OBJECT)
+        fail(&why, "%s, not an object", json_type_name(root->type));
+    else if (parsed) *text = j->key ? json_need(root, j->key, JSON_STRING, &why) : root;
     if (*text) return true;
-    jsonl_advise(advice, j, j->json.root, n > 0 ? *line : ' ');
-    return fail(err, "%s: line %llu: %.250s; %s", j->name, (unsigned long long)j->line, why.text,
+    jsonl_advise(advice, j, root, *line);
+    return fail(err, "%s: line %llu: %.250s%s", j->name, (unsigned long long)j->line, why.text,
                 advice);
 }
 
@@ -109,7 +91,7 @@ bool jsonl_next(Jsonl *j, const JsonNode **text, Error *err) {
         json_free(&j->json);
         if (!jsonl_line(j, &line, &n, err)) return false;
         if (!line) return true;
-        if (jsonl_blank(line, n) && !j->too_long) continue;
+        if (jsonl_blank(line, n)) continue;
         const char *kind = j->line == 1 ? file_kind((const unsigned char *)line, n) : NULL;
         if (kind) return fail(err, "%s: not JSON lines but %s", j->name, kind);
         if (jsonl_parse(j, text, line, n, err)) return true;

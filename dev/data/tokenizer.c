@@ -125,7 +125,7 @@ void tokenizer_put_gguf(GgufHeader *h, const Tokenizer *t, int V) {
     gguf_put_u32_pair(h, "tokenizer.ggml.bos_token_id", (uint32_t)t->eot);
     gguf_put_u32_pair(h, "tokenizer.ggml.eos_token_id", (uint32_t)t->eot);
     gguf_put_key(h, "tokenizer.ggml.add_bos_token", GGUF_BOOL);
-    fputc(0, h->f);
+    fputc(0, h->t.f);
     free(chars);
 }
 
@@ -374,29 +374,23 @@ static bool vocab_read_merge_text(const VocabReader *l, Tokenizer *t, const char
     return true;
 }
 
-// The merges: a list in the JSON, or the text of merges.txt.
-typedef struct {
-    const JsonNode *list;
-    const char *text;
-    size_t n;
-} MergeSource;
-
-static bool vocab_read(Tokenizer *t, const JsonNode *vocab, const JsonNode *added,
-                       MergeSource merges, size_t file_size, Error *err) {
+// merges: a list in the JSON, or NULL and the text of merges.txt
+static bool vocab_read(Tokenizer *t, const JsonNode *vocab, const JsonNode *added, size_t file_size,
+                       const JsonNode *merges, FileMap text, Error *err) {
     VocabReader l;
-    size_t lines = merges.list ? merges.list->length : 1;
-    for (size_t i = 0; i < merges.n; i++) lines += merges.text[i] == '\n';
+    size_t lines = merges ? merges->length : 1;
+    for (size_t i = 0; i < text.n; i++) lines += text.bytes[i] == '\n';
     l.n = 0;
     l.capacity = vocab->length + (added ? added->length : 0);
     l.by_id = (const JsonNode **)alloc_or_die(l.capacity * sizeof *l.by_id, "the vocabulary");
     l.added = (bool *)alloc_or_die(l.capacity * sizeof *l.added, "the vocabulary");
-    l.scratch = (char *)alloc_or_die(file_size + merges.n, "the file's tokens");
+    l.scratch = (char *)alloc_or_die(file_size + text.n, "the file's tokens");
     size_t names = l.capacity * (strlen(END_OF_TEXT) + strlen(*tokenizer_eos()));    // renamed
     tokenizer_init(t, l.capacity, file_size + names, lines);
     bool good = vocab_gather(&l, vocab, added, err) && vocab_push(&l, t, err)
         && tokenizer_check(t, err)
-        && (merges.list ? vocab_read_merge_list(&l, t, merges.list, err)
-                        : vocab_read_merge_text(&l, t, merges.text, merges.n, err));
+        && (merges ? vocab_read_merge_list(&l, t, merges, err)
+                   : vocab_read_merge_text(&l, t, (const char *)text.bytes, text.n, err));
     free(l.by_id);
     free(l.added);
     free(l.scratch);
@@ -437,8 +431,8 @@ static bool vocab_read_json(Tokenizer *t, const JsonNode *root, size_t n, Error 
     const JsonNode *added = json_get(root, "added_tokens");
     if (!merges) return false;
     if (added && added->type != JSON_ARRAY) return fail(err, "\"added_tokens\" must be a list");
-    MergeSource source = { merges, NULL, 0 };
-    return vocab_read(t, vocab, added, source, n, err);
+    FileMap none = { NULL, 0 };
+    return vocab_read(t, vocab, added, n, merges, none, err);
 }
 
 // ---- a GGUF ----
@@ -465,16 +459,10 @@ static bool gguf_read_tokens(VocabReader *l, Tokenizer *t, GgufValue tokens, siz
     return tokenizer_check(t, err);
 }
 
-static bool gguf_read_merges(VocabReader *l, Tokenizer *t, GgufValue merges, Error *err) {
-    GgufText text;
-    for (uint64_t i = 0; i < merges.n && gguf_take_text(&text, &merges.bytes); i++)
-        if (!vocab_read_merge_line(l, t, text.bytes, text.n, err)) return false;
-    return true;
-}
-
 static bool tokenizer_parse_gguf(Tokenizer *t, const unsigned char *bytes, size_t n, Error *err) {
     Gguf g;
     GgufValue tokens, types, merges;
+    GgufText text;
     VocabReader l = { NULL, NULL, 0, 0, NULL };
     if (!gguf_parse(&g, bytes, n, err) || !gguf_need_text(&g, "tokenizer.ggml.model", "gpt2", err)
         || !gguf_need_text(&g, "tokenizer.ggml.pre", "gpt-2", err)) return false;
@@ -490,8 +478,9 @@ static bool tokenizer_parse_gguf(Tokenizer *t, const unsigned char *bytes, size_
     }
     l.scratch = (char *)alloc_or_die(tokens.bytes.left + merges.bytes.left, "the file's tokens");
     tokenizer_init(t, count, tokens.bytes.left, (size_t)merges.n);
-    bool good = gguf_read_tokens(&l, t, tokens, count, types.bytes.at, err)
-             && gguf_read_merges(&l, t, merges, err);
+    bool good = gguf_read_tokens(&l, t, tokens, count, types.bytes.at, err);
+    for (uint64_t i = 0; good && i < merges.n && gguf_take_text(&text, &merges.bytes); i++)
+        good = vocab_read_merge_line(&l, t, text.bytes, text.n, err);
     free(l.scratch);
     if (good) tokenizer_mark_parts(t);
     return good;
@@ -503,7 +492,6 @@ static bool tokenizer_parse_gguf(Tokenizer *t, const unsigned char *bytes, size_
 static bool vocab_read_pair(Tokenizer *t, const JsonNode *root, size_t n, const char *path,
                             Error *err) {
     const char *slash = strrchr(path, '/');
-    MergeSource source = { NULL, NULL, 0 };
     FileMap merges;
     Path merges_path;
     Error why;
@@ -511,9 +499,7 @@ static bool vocab_read_pair(Tokenizer *t, const JsonNode *root, size_t n, const 
              slash ? (int)(slash + 1 - path) : 0, path);
     if (!file_map(&merges, merges_path.text, &why))
         return fail(err, "a vocab.json needs merges.txt beside it; %.400s", why.text);
-    source.text = (const char *)merges.bytes;
-    source.n = merges.n;
-    bool good = vocab_read(t, root, NULL, source, n, err);
+    bool good = vocab_read(t, root, NULL, n, NULL, merges, err);
     file_unmap(&merges);
     return good;
 }
@@ -561,9 +547,8 @@ bool tokenizer_load(Tokenizer *t, const char *path, Error *err) {
     Error why;
     memset(t, 0, sizeof *t);
     if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) {
-        if (!path_join(&inside, path, "tokenizer.json", err)) return false;
-        if (stat(inside.text, &info) != 0 && !path_join(&inside, path, "vocab.json", err))
-            return false;
+        inside = path_join(path, "tokenizer.json");
+        if (stat(inside.text, &info) != 0) inside = path_join(path, "vocab.json");
         path = inside.text;
     }
     if (!file_map(&file, path, err)) return false;

@@ -40,7 +40,7 @@ int kept_file_first(int file, int64_t workers) {
 bool kept_file_has(const Checkpoint *k, int file) {
     bool diloco = k->state.workers > 0;
     const bool has[N_FILES] = { true, !k->sgd, diloco, k->averages, diloco && !k->sgd };
-    return file == FILE_WEIGHTS || (!k->weights_only && has[file]);
+    return has[file];
 }
 
 int kept_end(const Checkpoint *k) {
@@ -118,19 +118,9 @@ bool checkpoint_load_state(TrainState *s, Json *json, const char *dir, Error *er
 
 // ---- writing the files of one checkpoint ----
 
-static bool text_open(TextBuffer *b, Error *err) {
-    b->text = NULL;
-    b->f = open_memstream(&b->text, &b->n);
-    return b->f || fail(err, "out of memory for a buffer");
-}
-
 static bool text_save(TextBuffer *b, const char *dir, const char *name, Error *err) {
-    Path path;
-    bool whole = !ferror(b->f);
-    whole = fclose(b->f) == 0 && whole;
-    if (!whole) fail(err, "out of memory for %s", name);
-    bool written = whole && path_join(&path, dir, name, err)
-                && file_write(path.text, b->text, b->n, err);
+    text_end(b);
+    bool written = file_write(path_join(dir, name).text, b->text, b->n, err);
     free(b->text);
     return written;
 }
@@ -140,7 +130,7 @@ static bool config_write(const Checkpoint *k, const char *dir, Error *err) {
     const Config *c = &k->config;
     char eot[16] = "null";
     if (k->eot >= 0) snprintf(eot, sizeof eot, "%d", k->eot);
-    if (!text_open(&b, err)) return false;
+    text_begin(&b);
     fprintf(b.f, "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n"
             "  \"model_type\": \"" MODEL_NAME "\",\n"
             "  \"n_layer\": %d,\n  \"n_head\": %d,\n  \"n_embd\": %d,\n  \"n_inner\": null,\n"
@@ -166,7 +156,7 @@ static bool state_lacks(const TrainState *s, const char *key) {
 
 static bool state_write(const Checkpoint *k, const char *dir, Error *err) {
     TextBuffer b;
-    if (!text_open(&b, err)) return false;
+    text_begin(&b);
     fprintf(b.f, "{\n");
     for (int i = 0; i < STATE_FIELDS; i++) {
         const void *at = (const char *)&k->state + state_fields[i].at;
@@ -181,12 +171,11 @@ static bool state_write(const Checkpoint *k, const char *dir, Error *err) {
 
 static bool tokenizer_write(const Checkpoint *k, const char *dir, Error *err) {
     TextBuffer b;
-    Path path;
     const char *eot = k->eot >= 0 ? "\"<|endoftext|>\"" : "null";
     if (!k->tokenizer.bytes) return true;
-    if (!path_join(&path, dir, "tokenizer.json", err)
-        || !file_write(path.text, k->tokenizer.bytes, k->tokenizer.n, err)
-        || !text_open(&b, err)) return false;
+    if (!file_write(path_join(dir, "tokenizer.json").text, k->tokenizer.bytes, k->tokenizer.n, err))
+        return false;
+    text_begin(&b);
     fprintf(b.f, "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n"
             "  \"model_max_length\": %d,\n  \"clean_up_tokenization_spaces\": false,\n"
             "  \"bos_token\": %s,\n  \"eos_token\": %s\n}\n", k->config.P, eot, eot);
@@ -211,11 +200,11 @@ void pull_rest(Pull *p) {
     }
 }
 
-// The names and shapes of n series, from `first` on; NULL if out of memory. Free it with free().
+// The names and shapes of n series, from `first` on. Free it with free().
 static SafeOutput *tensors_list(const Config *c, int first, size_t n) {
     size_t n_tensors = (size_t)gpt2_n_tensors(c);
-    SafeOutput *out = (SafeOutput *)calloc(n * n_tensors, sizeof *out);
-    for (size_t i = 0; out && i < n * n_tensors; i++) {
+    SafeOutput *out = (SafeOutput *)alloc_or_die(n * n_tensors * sizeof *out, "names of tensors");
+    for (size_t i = 0; i < n * n_tensors; i++) {
         Tensor t = gpt2_tensor(c, (int)(i % n_tensors));
         bool vector = tensor_kinds[t.kind].rows == DIM_1;
         snprintf(out[i].name, sizeof out[i].name, "%stransformer.%s",
@@ -229,15 +218,13 @@ static SafeOutput *tensors_list(const Config *c, int first, size_t n) {
 
 // Writes the file at the save's position, bucket by bucket.
 static bool tensors_write(const char *dir, KeptFile file, Pull *p, Error *err) {
-    Path path;
+    Path path = path_join(dir, kept_file_names[file]);
     Error later;
     const Config *c = &p->k->config;
     int end = kept_file_first(file + 1, p->k->state.workers), n_buckets = gpt2_n_buckets(c);
     p->series = kept_file_first(file, p->k->state.workers);
     size_t n = (size_t)(end - p->series);
-    if (!path_join(&path, dir, kept_file_names[file], err)) return false;
     SafeOutput *out = tensors_list(c, p->series, n);
-    if (!out) return fail(err, "%s: out of memory for the names of its tensors", path.text);
     int fd = safetensors_create(path.text, out, n * (size_t)gpt2_n_tensors(c), err);
     free(out);
     bool put = fd >= 0;

@@ -10,17 +10,13 @@
 // ==== file.c =====================================================================================
 // Files: reading by mmap, and writing with fsync so that the data survives a crash.
 //
-//     FileMap m;                                 int fd = file_create(path, &err);
-//     if (!file_map(&m, path, &err)) ...         if (fd < 0 || !file_put(fd, p, n, path, &err)
-//     ... m.bytes[0 ... m.n-1] ...                          || !file_close(fd, path, &err)) ...
-//     file_unmap(&m);                            if (!dir_sync(dir, &err)) ...
-//
 // Every error names the path and the system's message.
 // =================================================================================================
 
 typedef struct { char text[4096]; } Path;
 
-bool path_join(Path *path, const char *dir, const char *name, Error *err);
+// DIR/NAME. Ends the program where that is longer than any system allows.
+Path path_join(const char *dir, const char *name);
 
 // ---- reading ----
 
@@ -51,8 +47,8 @@ bool file_write(const char *path, const void *data, size_t n, Error *err);
 // Makes created, renamed and removed names in a directory durable.
 bool dir_sync(const char *dir, Error *err);
 
-// Begins to write `path` anew: creates a temporary file beside it, under a name that is free. A
-// crash or an error leaves an older file as it was. Returns a descriptor, or -1 after an error.
+// Begins to write `path` anew, as a temporary file beside it: a crash or an error leaves an older
+// file as it was. Returns a descriptor, or -1 after an error.
 int file_begin(Path *temporary, const char *path, Error *err);
 
 // Ends it: the new file takes the name, unless not all of it was put. Closes fd in any case.
@@ -69,7 +65,7 @@ bool make_directories(const char *path, Error *err);
 // Floating-point elements as files hold them: fp32, fp16 (IEEE half) and bf16.
 // =================================================================================================
 
-typedef enum { FLOAT_32 = 0, FLOAT_16 = 1, FLOAT_BF16 = 30 } FloatType;      // GGUF's numbers
+typedef enum { FLOAT_NO = -1, FLOAT_32 = 0, FLOAT_16 = 1, FLOAT_BF16 = 30 } FloatType;   // GGUF's
 
 size_t float_bytes(FloatType type);
 
@@ -105,8 +101,8 @@ void floats_transpose(float *out, const unsigned char *in, size_t rows, size_t c
 //     if (!json_get_int(&layers, j.root, "n_layer", 1, 1000, &err)) ...
 //     json_free(&j);
 //
-// Strict: the text must be UTF-8, nothing may follow the value, numbers must fit a double, nesting
-// is limited to JSON_MAX_DEPTH. Of equal keys in an object the first counts.
+// The text must be UTF-8, nothing may follow the value, numbers must fit a double, nesting is
+// limited to JSON_MAX_DEPTH. Of equal keys in an object the first counts.
 //
 // The tree is one array of nodes in the order of the text; a container precedes its contents:
 //
@@ -147,10 +143,8 @@ bool json_is(const JsonNode *v, const char *text);
 // The member of that name, or NULL. A linear search: for many look-ups build a table.
 const JsonNode *json_get(const JsonNode *object, const char *key);
 
-// A value's text for a one-line message: shortened, control characters replaced by '?'.
-typedef struct { char text[72]; } JsonShown;
-
-JsonShown json_show(const JsonNode *v);
+// A value's text for a message.
+Brief json_show(const JsonNode *v);
 
 // ---- typed values: every error names the key ----
 
@@ -202,7 +196,7 @@ enum {
     SAFETENSORS_MAX_DIMS = 8,
 };
 
-typedef struct { const char *name; size_t bytes; } SafeDtype;
+typedef struct { const char *name; size_t bytes; FloatType type; } SafeDtype;
 
 typedef struct {
     const char *name;                        // points into the header's JSON
@@ -215,7 +209,7 @@ typedef struct {
 } SafeTensor;
 
 typedef struct SafeTensors {
-    SafeTensor *tensors;                     // (n_tensors), in the order of their data
+    SafeTensor *tensors;                     // (n_tensors), in the order of the header
     size_t n_tensors;
     const unsigned char *data;
     size_t data_bytes;
@@ -234,9 +228,6 @@ bool safetensors_add(SafeTensors *s, const char *path, Error *err);
 
 // Whether safetensors_read supports the tensor's type.
 bool safetensors_is_real(const SafeTensor *t, Error *err);
-
-// The type of a tensor that safetensors_is_real has accepted.
-FloatType safetensors_type(const SafeTensor *t);
 
 // out (t->count) = the tensor as floats. BF16 and F16 are widened, exactly.
 bool safetensors_read(float *out, const SafeTensor *t, Error *err);
@@ -276,8 +267,7 @@ bool llmc_config(Config *c, const unsigned char *bytes, size_t n, Error *err);
 
 // out (range.count) = the parameters in a range of the flat buffer. The range begins and ends at
 // tensor boundaries; c comes from llmc_config on the same bytes.
-bool llmc_params(float *out, Range range, const Config *c, const unsigned char *bytes, size_t n,
-                 Error *err);
+void llmc_params(float *out, Range range, const Config *c, const unsigned char *bytes);
 
 // ==== gguf.c =====================================================================================
 // Reads and writes GGUF, the file format of llama.cpp: its container. gguf.c has GPT-2 in it,
@@ -291,12 +281,6 @@ bool llmc_params(float *out, Range range, const Config *c, const unsigned char *
 //                 the data begins at such a multiple too, and offsets count from there
 //
 // All is little-endian. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
-//
-//     Gguf g;  GgufValue v;  GgufInfo t;               GgufHeader h;
-//     if (!gguf_parse(&g, bytes, n, &err)) ...         if (!gguf_begin(&h, &err)) ...
-//     if (gguf_get(&v, &g, key, GGUF_F32)) ...         gguf_put_u32_pair(&h, key, 12); ...
-//     GgufBytes b = g.infos;                           if (!gguf_end(&h, &err)) ...
-//     ... gguf_take_info(&t, &b) ...                   ... h.text, then the data; free(h.text) ...
 // =================================================================================================
 
 enum {
@@ -339,15 +323,13 @@ bool gguf_need_text(const Gguf *g, const char *key, const char *text, Error *err
 // ---- writing: all that precedes the data, in memory ----
 
 typedef struct {
-    FILE *f;
-    char *text;                              // (n) valid after gguf_end
-    size_t n;
+    TextBuffer t;                            // its text is complete after gguf_end
     uint64_t n_tensors, n_pairs;             // so far
 } GgufHeader;
 
 void gguf_put_u32(GgufHeader *h, uint32_t x);
 void gguf_put_text(GgufHeader *h, const char *bytes, size_t n);
-bool gguf_begin(GgufHeader *h, Error *err);
+void gguf_begin(GgufHeader *h);
 
 // The caller puts the value.
 void gguf_put_key(GgufHeader *h, const char *key, uint32_t type);
@@ -356,27 +338,14 @@ void gguf_put_text_pair(GgufHeader *h, const char *key, const char *text);
 
 // The caller puts the n elements.
 void gguf_put_array(GgufHeader *h, const char *key, uint32_t type, uint64_t n);
-bool gguf_end(GgufHeader *h, Error *err);
+void gguf_end(GgufHeader *h);
 
-// ==== gguf.c =====================================================================================
-// GPT-2 in a GGUF file, as llama.cpp wants it.
-//
-// Reading                                              Writing
-//     GgufModel m;                                         GgufHeader h;
-//     if (!gguf_model(&m, bytes, n, &err)) ...             if (!gguf_begin(&h, &err)) ...
-//     gguf_tensor(out, &m, i); ...                         gguf_put_model(&h, &c, FLOAT_16);
-//     gguf_model_free(&m);                                 ... further pairs ...
-//                                                          gguf_put_tensors(&h, &c, FLOAT_16);
-//                                                          if (!gguf_end(&h, &err)) ...
-//                                                          ... write h.text to the file ...
-//                                                          gguf_append(fd, in, &tensor, ...); ...
+// ---- GPT-2 in a GGUF file, as llama.cpp wants it ----
 //
 // Matrices in the blocks are (out, in), as in PyTorch's Linear; ours are (in, out): we transpose
 // them. A file without output.weight has tied weights. Names of keys and tensors: llama.cpp's
-// src/llama-arch.cpp and src/models/gpt2.cpp.
-// =================================================================================================
-
-// ---- reading ----
+// src/llama-arch.cpp and src/models/gpt2.cpp. To write a file: gguf_begin; gguf_put_model; further
+// pairs; gguf_put_tensors; gguf_end; its text, and for each tensor gguf_append.
 
 typedef struct {
     FloatType type;
@@ -398,8 +367,6 @@ bool gguf_model(GgufModel *m, const unsigned char *bytes, size_t n, Error *err);
 
 // out (gpt2_tensor(&m->c, i).count) = tensor i. F16 and BF16 are widened, exactly.
 void gguf_tensor(float *out, const GgufModel *m, int i);
-
-// ---- writing ----
 
 // The type of a tensor in a file of this type: vectors and positions are always fp32, as the
 // converter of llama.cpp has it.
@@ -449,15 +416,8 @@ bool gguf_append(int fd, float *in, const Tensor *t, FloatType type, float *scra
 // checkpoint_follow.
 // A save that fails still makes all remaining calls, so that no rank waits forever.
 //
-// Saving                                           Loading
-//     checkpoint_begin(out, &err)                      checkpoint_find(&from, init, &err)
-//     checkpoint_save(out, &checkpoint, keep, &err)    checkpoint_config(&config, from.text, &err)
-// meanwhile, on the other ranks                        tensor_file_open(&f, from.text, ...)
-//     checkpoint_follow(&checkpoint)                   tensor_file_bucket(elements, &f, ...) ...
-//                                                      tensor_file_close(&f)
-//                                                  Resuming adds
-//                                                      the same for optimizer.safetensors
-//                                                      checkpoint_load_state(&state, &json, ...)
+// Loading: checkpoint_find, checkpoint_config; then for each file tensor_file_open,
+// tensor_file_bucket, tensor_file_close. Resuming adds checkpoint_load_state.
 // =================================================================================================
 
 // The progress of a run.
@@ -483,7 +443,6 @@ typedef struct {
     // call. worker: whose moments; -1 for the mean of all workers' moments, and for other arrays.
     const float *(*source)(void *from, Kept what, int worker, int bucket);
     void *from;
-    bool weights_only;                   // no optimizer.safetensors: cannot be resumed
     bool sgd, averages;                  // no moments; averaged weights
     FileMap tokenizer;                   // tokenizer.json; bytes NULL: none
     int eot;                             // id of the end of text; -1: none
@@ -594,9 +553,6 @@ bool checkpoint_write_files(const char *dir, Pull *p, Error *err);
 // Makes the calls that remain.
 void pull_rest(Pull *p);
 
-// Text is built in memory and written in one call, so there is one place to check for errors.
-typedef struct { FILE *f; char *text; size_t n; } TextBuffer;
-
 // ---- run_folder.c: names, the link, removing old checkpoints ----
 
 // The index of the checkpoint with the lowest validation loss, the oldest of equals. If no
@@ -616,9 +572,6 @@ bool link_move(const char *out, const char *link, const char *name, Error *err);
 // Locks the existing directory OUT against other runs, until *fd is closed.
 bool checkpoint_lock(int *fd, const char *out, Error *err);
 
-// Whether OUT is still the directory that was locked, and not another that has taken its name.
-bool checkpoint_is_locked(int fd, const char *out, Error *err);
-
 // Creates OUT if necessary, removes what a crash has left in it, and repairs OUT/latest. Call once,
 // before any save.
 bool checkpoint_begin(const char *out, Error *err);
@@ -636,5 +589,5 @@ bool checkpoint_clear(const char *out, Error *err);
 bool checkpoint_save(const char *out, const Checkpoint *k, int keep, Error *err);
 
 // Makes a save's calls of k->source without writing: for the other ranks during a save. Reads only
-// config, source, from, weights_only, sgd, averages and state.workers of k.
+// config, source, from, sgd, averages and state.workers of k.
 void checkpoint_follow(const Checkpoint *k);

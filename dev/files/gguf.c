@@ -125,24 +125,22 @@ static bool gguf_take_info(GgufInfo *t, GgufBytes *b) {
 
 // ---- writing: all that precedes the data, in memory ----
 
-void gguf_put_u32(GgufHeader *h, uint32_t x) { fwrite(&x, sizeof x, 1, h->f); }
+void gguf_put_u32(GgufHeader *h, uint32_t x) { fwrite(&x, sizeof x, 1, h->t.f); }
 
-static void gguf_put_u64(GgufHeader *h, uint64_t x) { fwrite(&x, sizeof x, 1, h->f); }
+static void gguf_put_u64(GgufHeader *h, uint64_t x) { fwrite(&x, sizeof x, 1, h->t.f); }
 
 void gguf_put_text(GgufHeader *h, const char *bytes, size_t n) {
     gguf_put_u64(h, n);
-    fwrite(bytes, 1, n, h->f);
+    fwrite(bytes, 1, n, h->t.f);
 }
 
-bool gguf_begin(GgufHeader *h, Error *err) {
+void gguf_begin(GgufHeader *h) {
     memset(h, 0, sizeof *h);
-    h->f = open_memstream(&h->text, &h->n);
-    if (!h->f) return fail(err, "out of memory for a header");
-    fputs("GGUF", h->f);
+    text_begin(&h->t);
+    fputs("GGUF", h->t.f);
     gguf_put_u32(h, 3);
     gguf_put_u64(h, 0);                      // the two numbers: gguf_end knows them
     gguf_put_u64(h, 0);
-    return true;
 }
 
 void gguf_put_key(GgufHeader *h, const char *key, uint32_t type) {
@@ -167,17 +165,12 @@ void gguf_put_array(GgufHeader *h, const char *key, uint32_t type, uint64_t n) {
     gguf_put_u64(h, n);
 }
 
-bool gguf_end(GgufHeader *h, Error *err) {
+void gguf_end(GgufHeader *h) {
     const long n = GGUF_ALIGNMENT;
-    for (long padding = (n - ftell(h->f) % n) % n; padding > 0; padding--) fputc(0, h->f);
-    bool whole = !ferror(h->f);
-    if (fclose(h->f) == 0 && whole) {
-        memcpy(h->text + 8, &h->n_tensors, sizeof h->n_tensors);
-        memcpy(h->text + 16, &h->n_pairs, sizeof h->n_pairs);
-        return true;
-    }
-    free(h->text);
-    return fail(err, "out of memory for a header");
+    for (long padding = (n - ftell(h->t.f) % n) % n; padding > 0; padding--) fputc(0, h->t.f);
+    text_end(&h->t);
+    memcpy(h->t.text + 8, &h->n_tensors, sizeof h->n_tensors);
+    memcpy(h->t.text + 16, &h->n_pairs, sizeof h->n_pairs);
 }
 
 typedef struct { char text[GGUF_MAX_NAME]; } GgufName;
@@ -316,8 +309,8 @@ bool gguf_model(GgufModel *m, const unsigned char *bytes, size_t n, Error *err) 
     Gguf g;
     memset(m, 0, sizeof *m);
     if (!gguf_parse(&g, bytes, n, err) || !gguf_config(&m->c, &g, err)) return false;
-    m->tensors = (GgufTensor *)calloc((size_t)gpt2_n_tensors(&m->c) + 1, sizeof *m->tensors);
-    if (!m->tensors) return fail(err, "out of memory for %d tensors", gpt2_n_tensors(&m->c));
+    size_t n_tensors = (size_t)gpt2_n_tensors(&m->c) + 1;
+    m->tensors = (GgufTensor *)alloc_or_die(n_tensors * sizeof *m->tensors, "a list of tensors");
     bool good = gguf_place_all(m, &g, err) && gguf_check(m, err);
     if (!good) gguf_model_free(m);
     return good;
@@ -347,7 +340,7 @@ void gguf_put_model(GgufHeader *h, const Config *c, FloatType type) {
     gguf_put_u32_pair(h, "gpt2.feed_forward_length", 4*(uint32_t)c->C);
     gguf_put_u32_pair(h, "gpt2.attention.head_count", (uint32_t)c->NH);
     gguf_put_key(h, "gpt2.attention.layer_norm_epsilon", GGUF_F32);
-    fwrite(&epsilon, sizeof epsilon, 1, h->f);
+    fwrite(&epsilon, sizeof epsilon, 1, h->t.f);
 }
 
 void gguf_put_tensors(GgufHeader *h, const Config *c, FloatType type) {
@@ -359,7 +352,7 @@ void gguf_put_tensors(GgufHeader *h, const Config *c, FloatType type) {
         gguf_dims(dims, &t);
         gguf_put_text(h, name.text, strlen(name.text));
         gguf_put_u32(h, n_dims);
-        fwrite(dims, sizeof *dims, n_dims, h->f);
+        fwrite(dims, sizeof *dims, n_dims, h->t.f);
         gguf_put_u32(h, (uint32_t)gguf_type(&t, type));
         gguf_put_u64(h, offset);
         offset += gguf_align(t.count * float_bytes(gguf_type(&t, type)), GGUF_ALIGNMENT);

@@ -25,19 +25,7 @@ const JsonNode *json_get(const JsonNode *object, const char *key) {
     return NULL;
 }
 
-JsonShown json_show(const JsonNode *v) {
-    JsonShown shown;
-    size_t n = 0;
-    for (size_t i = 0; i < v->length && n + 8 < sizeof shown.text; n++, i++)
-        shown.text[n] = (unsigned char)v->text[i] < 0x20 || v->text[i] == 0x7F ? '?' : v->text[i];
-    if (n < v->length) {
-        while (n > 0 && ((unsigned char)v->text[n] & 0xC0) == 0x80) n--;  // not inside a character
-        memcpy(shown.text + n, "...", 3);
-        n += 3;
-    }
-    shown.text[n] = '\0';
-    return shown;
-}
+Brief json_show(const JsonNode *v) { return brief(v->text, v->length); }
 
 // ---- typed values: every error names the key ----
 
@@ -114,19 +102,11 @@ static int json_peek(JsonReader *r) {
     return -1;
 }
 
-// Appends a node and returns its index, or SIZE_MAX. (An index: realloc may move the nodes.)
+// Appends a node and returns its index. (An index: the nodes may move.)
 static size_t json_append(JsonReader *r, JsonType type, size_t at) {
     Json *j = r->out;
-    if (j->n_nodes == r->capacity) {
-        size_t capacity = 2*r->capacity + 64;
-        JsonNode *nodes = (JsonNode *)realloc(j->root, capacity * sizeof *nodes);
-        if (!nodes) {
-            json_fail(r, at, "out of memory for so large a text");
-            return SIZE_MAX;
-        }
-        j->root = nodes;
-        r->capacity = capacity;
-    }
+    j->root = (JsonNode *)grow_or_die(j->root, &r->capacity, j->n_nodes + 1,
+                                       sizeof *j->root, "JSON");
     JsonNode v = { type, r->end, 0, 1, at };
     j->root[j->n_nodes] = v;
     return j->n_nodes++;
@@ -144,39 +124,17 @@ static bool json_literal(JsonReader *r, const char *word, JsonType type) {
     size_t length = strlen(word), at = r->at;
     for (size_t i = 0; i < length; i++, r->at++)
         if (r->at == r->n || r->s[r->at] != (unsigned char)word[i]) return json_expected(r, word);
-    return json_append(r, type, at) != SIZE_MAX;
-}
-
-static bool json_digits(JsonReader *r) {
-    size_t start = r->at;
-    while (r->at < r->n && r->s[r->at] >= '0' && r->s[r->at] <= '9') r->at++;
-    return r->at > start || json_expected(r, "a digit");
+    json_append(r, type, at);
+    return true;
 }
 
 static bool json_number(JsonReader *r) {
     size_t start = r->at, v = json_append(r, JSON_NUMBER, start);
-    if (v == SIZE_MAX) return false;
-    if (r->s[r->at] == '-') r->at++;
-    bool zero = r->at < r->n && r->s[r->at] == '0';      // no digit may follow a leading zero
-    if (zero) r->at++;
-    else if (!json_digits(r)) return false;
-    if (zero && r->at < r->n && r->s[r->at] >= '0' && r->s[r->at] <= '9')
-        return json_fail(r, start, "a number has a leading zero");
-    if (r->at < r->n && r->s[r->at] == '.') {
-        r->at++;
-        if (!json_digits(r)) return false;
-    }
-    if (r->at < r->n && (r->s[r->at] == 'e' || r->s[r->at] == 'E')) {
-        r->at++;
-        if (r->at < r->n && (r->s[r->at] == '+' || r->s[r->at] == '-')) r->at++;
-        if (!json_digits(r)) return false;
-    }
-    memcpy(r->end, r->s + start, r->at - start);
-    r->end += r->at - start;
+    double value;
+    for (; r->at < r->n && r->s[r->at] && strchr("0123456789+-.eE", r->s[r->at]); r->at++)
+        *r->end++ = (char)r->s[r->at];
     json_close_text(r, v);
-    if (!isfinite(strtod(r->out->root[v].text, NULL)))
-        return json_fail(r, start, "a number is too large for a double");
-    return true;
+    return number_read(&value, r->out->root[v].text) || json_fail(r, start, "not a number");
 }
 
 static char *json_put_utf8(char *out, uint32_t code) {
@@ -244,7 +202,6 @@ static bool json_escape(JsonReader *r) {
 
 static bool json_string(JsonReader *r) {
     size_t start = r->at, v = json_append(r, JSON_STRING, start);
-    if (v == SIZE_MAX) return false;
     for (r->at++; r->at < r->n; ) {
         unsigned char c = r->s[r->at];
         if (c == '"') {
@@ -298,7 +255,6 @@ static bool json_container(JsonReader *r, JsonType type, int depth) {
     if (depth == JSON_MAX_DEPTH)
         return fail(r->err, "byte %zu: nested more than %d deep", r->at, JSON_MAX_DEPTH);
     size_t v = json_append(r, type, r->at);
-    if (v == SIZE_MAX) return false;
     r->at++;
     if (type == JSON_ARRAY ? !json_array(r, v, depth + 1) : !json_object(r, v, depth + 1))
         return false;
@@ -336,8 +292,7 @@ static bool json_whole_text(JsonReader *r) {
 
 bool json_parse(Json *j, const char *text, size_t n, Error *err) {
     memset(j, 0, sizeof *j);
-    j->strings = (char *)malloc(n + 1);
-    if (!j->strings) return fail(err, "out of memory for %zu bytes of JSON", n);
+    j->strings = (char *)alloc_or_die(n + 1, "JSON");
     JsonReader r = { (const unsigned char *)text, n, 0, j, 0, j->strings, err };
     bool parsed = json_whole_text(&r);
     if (!parsed) json_free(j);
@@ -345,10 +300,10 @@ bool json_parse(Json *j, const char *text, size_t n, Error *err) {
 }
 
 bool json_open(Json *json, const char *dir, const char *name, Error *err) {
-    Path path;
+    Path path = path_join(dir, name);
     FileMap file;
     Error why;
-    if (!path_join(&path, dir, name, err) || !file_map(&file, path.text, err)) return false;
+    if (!file_map(&file, path.text, err)) return false;
     bool parsed = json_parse(json, (const char *)file.bytes, file.n, &why);
     file_unmap(&file);
     return parsed || fail(err, "%s: %s", path.text, why.text);

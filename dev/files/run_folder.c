@@ -1,7 +1,6 @@
 // A run's directory: its checkpoints, the links to them, and saving so that a crash at any moment
 // leaves a whole one (files.h).
 #include "files.h"
-#include <dirent.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 
@@ -30,10 +29,9 @@ static StepName checkpoint_newest(const char *out) {
 // neither.
 static StepName link_name(const char *out, const char *link) {
     StepName name = { "" };
-    Path path;
+    Path path = path_join(out, link);
     FileMap file;
     Error err;
-    if (!path_join(&path, out, link, &err)) return name;
     ssize_t n = readlink(path.text, name.text, sizeof name.text - 1);
     name.text[n > 0 ? n : 0] = '\0';
     if (n > 0 || !file_map(&file, path.text, &err)) return name;
@@ -53,47 +51,39 @@ bool path_is_dir(const char *path) {
 
 // Where a directory is meant: for the files of weights in DIR and DIR/config.json, DIR; for the
 // file OUT/latest, OUT; for OUT/best, a link or not, the best checkpoint in OUT.
-static bool checkpoint_dir(Path *dir, const char *where, Error *err) {
+static Path checkpoint_dir(const char *where) {
     const char *slash = strrchr(where, '/'), *name = slash ? slash + 1 : where;
     bool inside = strcmp(name, "model.safetensors") == 0 || strcmp(name, "config.json") == 0
                || strcmp(name, "latest") == 0 || strcmp(name, WEIGHTS_INDEX) == 0
                || strncmp(name, "model-", 6) == 0;       // a shard
-    if (strlen(where) >= sizeof dir->text) return path_join(dir, where, "", err);
-    if (strcmp(name, "best") == 0) {
-        Path out;
-        Saved best;
-        snprintf(out.text, sizeof out.text, "%.*s.", (int)(name - where), where);
-        if (checkpoint_best_in(&best, out.text))
-            return path_join(dir, out.text, best.name.text, err);
-    }
-    snprintf(dir->text, sizeof dir->text, "%s", where);
-    if (inside && access(where, F_OK) == 0 && !path_is_dir(where))
-        snprintf(dir->text, sizeof dir->text, "%.*s.", (int)(name - where), where);
-    return true;
+    Path dir, around;
+    Saved best;
+    snprintf(dir.text, sizeof dir.text, "%s", where);
+    snprintf(around.text, sizeof around.text, "%.*s.", (int)(name - where), where);
+    if (strcmp(name, "best") == 0 && checkpoint_best_in(&best, around.text))
+        return path_join(around.text, best.name.text);
+    return inside && access(where, F_OK) == 0 && !path_is_dir(where) ? around : dir;
 }
 
 bool checkpoint_find(Path *found, const char *path, Error *err) {
-    Path config, latest, dir;
+    Path dir = checkpoint_dir(path);
     struct stat info;
-    if (!checkpoint_dir(&dir, path, err)) return false;
-    const char *where = dir.text;
-    if (!path_join(&config, where, "config.json", err)
-        || !path_join(&latest, where, "latest", err)) return false;
+    const char *where = dir.text, *choice = where;
+    Path config = path_join(where, "config.json"), latest = path_join(where, "latest");
     if (stat(where, &info) != 0)
         return fail(err, "%s: cannot open it: %s", where, strerror(errno));
-    const char *choice = where;
     if (S_ISDIR(info.st_mode) && access(config.text, F_OK) != 0) {
         StepName newest = checkpoint_newest(where), named = latest_name(where);
         bool linked = path_is_dir(latest.text);
         if (!linked && named.text[0]) {          // a file; or a link to nothing
-            if (!path_join(&latest, where, named.text, err)) return false;
+            latest = path_join(where, named.text);
             linked = path_is_dir(latest.text);
         }
         if (!linked && !newest.text[0])
             return weights_foreign_in(where, err)
                 && fail(err, "%s: no checkpoint: the directory has neither config.json nor latest",
                         where);
-        if (!linked && !path_join(&latest, where, newest.text, err)) return false;
+        if (!linked) latest = path_join(where, newest.text);
         choice = latest.text;
     }
     char *real = realpath(choice, NULL);     // resolved now: a save may move `latest`
@@ -117,21 +107,18 @@ static StepName checkpoint_name(const char *out, int64_t step) {
 
 // Renames before it deletes: a crash leaves a .tmp- name, never an incomplete step_ directory.
 static bool checkpoint_remove(const char *out, const char *name, Error *err) {
-    Path from, away;
-    if (!path_join(&from, out, name, err) || !path_join(&away, out, ".tmp-old", err)
-        || !path_remove(away.text, err)) return false;
+    Path from = path_join(out, name), away = path_join(out, ".tmp-old");
+    if (!path_remove(away.text, err)) return false;
     if (rename(from.text, away.text) != 0)
         return errno == ENOENT || fail(err, "%s: cannot remove it: %s", from.text, strerror(errno));
     return path_remove(away.text, err);
 }
 
 static double saved_val_loss(const char *out, const char *name) {
-    Path dir;
     Json json;
     Error err;
     double loss = INFINITY;
-    if (!path_join(&dir, out, name, &err) || !json_open(&json, dir.text, "state.json", &err))
-        return INFINITY;
+    if (!json_open(&json, path_join(out, name).text, "state.json", &err)) return INFINITY;
     if (!json_get_double(&loss, json.root, "val_loss", &err)) loss = INFINITY;
     json_free(&json);
     return loss;
@@ -152,13 +139,7 @@ static bool checkpoint_list(Saved **all, size_t *n, const char *out, Error *err)
     if (!dir) return fail(err, "%s: cannot read the directory: %s", out, strerror(errno));
     for (struct dirent *e; (e = readdir(dir)) != NULL; ) {
         if (step_of(e->d_name) < 0) continue;
-        if (*n == room) {
-            room = 2*room + 8;
-            Saved *grown = (Saved *)alloc_or_die(room * sizeof *grown, "a list of checkpoints");
-            if (*n > 0) memcpy(grown, *all, *n * sizeof *grown);
-            free(*all);
-            *all = grown;
-        }
+        *all = (Saved *)grow_or_die(*all, &room, *n + 1, sizeof **all, "a list of checkpoints");
         Saved *s = *all + (*n)++;
         snprintf(s->name.text, sizeof s->name.text, "%.60s", e->d_name);
         s->step = step_of(e->d_name);
@@ -192,15 +173,14 @@ bool checkpoint_best_in(Saved *best, const char *out) {
 // and sizes are read; damaged weights are not noticed.)
 static bool checkpoint_is_whole(const char *out, const char *name) {
     Checkpoint k;
-    Path dir, tokenizer;
+    Path dir = path_join(out, name);
     Json json;
     TensorFile f;
     Error err;
     int64_t tokens;
     memset(&k, 0, sizeof k);
-    if (!path_join(&dir, out, name, &err) || !checkpoint_config(&k.config, dir.text, &err)
-        || !path_join(&tokenizer, dir.text, "tokenizer.json", &err)) return false;
-    bool whole = access(tokenizer.text, F_OK) != 0;
+    if (!checkpoint_config(&k.config, dir.text, &err)) return false;
+    bool whole = access(path_join(dir.text, "tokenizer.json").text, F_OK) != 0;
     if (!whole && (whole = json_open(&json, dir.text, "tokenizer.json", &err))) json_free(&json);
     if (!whole || !checkpoint_load_state(&k.state, &json, dir.text, &err)) return false;
     const JsonNode *options = json_get(json.root, "options");
@@ -231,13 +211,14 @@ bool checkpoint_of_step(Path *found, const char *out, int64_t step, Error *err) 
     char names[400] = "none";
     if (!checkpoint_list(&all, &n, out, err)) return false;
     while (i < n && all[i].step != step) i++;
-    bool there = i < n, good = there && path_join(found, out, all[i].name.text, err);
+    bool there = i < n;
+    if (there) *found = path_join(out, all[i].name.text);
+    for (i = 0; i < n && !there && at + 24 < sizeof names; i++)
+        if (checkpoint_is_whole(out, all[i].name.text))
+            at += (size_t)snprintf(names + at, 24, "%s%lld", at ? ", " : "",
+                                   (long long)all[i].step);
     free(all);
-    if (there) return good;
-    if (!checkpoint_list_whole(&all, &n, out, err)) return false;
-    for (i = 0; i < n && at + 24 < sizeof names; i++)
-        at += (size_t)snprintf(names + at, 24, "%s%lld", i ? ", " : "", (long long)all[i].step);
-    free(all);
+    if (there) return true;
     return fail(err, "%s: no checkpoint of step %lld; there are: %s", out, (long long)step, names);
 }
 
@@ -245,15 +226,16 @@ bool checkpoint_of_step(Path *found, const char *out, int64_t step, Error *err) 
 static bool link_draft(Path *link, const char *out, const char *name, Error *err) {
     char line[80];
     int n = snprintf(line, sizeof line, "%s\n", name);
-    if (!path_join(link, out, ".tmp-latest", err) || !path_remove(link->text, err)) return false;
+    *link = path_join(out, ".tmp-latest");
+    if (!path_remove(link->text, err)) return false;
     if (symlink(name, link->text) == 0) return true;
     if (errno == EPERM || errno == EOPNOTSUPP) return file_write(link->text, line, (size_t)n, err);
     return fail(err, "%s: cannot create the link: %s", link->text, strerror(errno));
 }
 
 bool link_move(const char *out, const char *link, const char *name, Error *err) {
-    Path draft, path;
-    if (!path_join(&path, out, link, err) || !link_draft(&draft, out, name, err)) return false;
+    Path draft, path = path_join(out, link);
+    if (!link_draft(&draft, out, name, err)) return false;
     if (rename(draft.text, path.text) == 0) return dir_sync(out, err);
     fail(err, "%s: cannot be replaced: %s", path.text, strerror(errno));
     unlink(draft.text);
@@ -263,9 +245,8 @@ bool link_move(const char *out, const char *link, const char *name, Error *err) 
 // Points OUT/best at a checkpoint, or removes it if the name is "". What is not ours stays.
 static bool best_move(const char *out, const char *name, Error *err) {
     StepName now = link_name(out, "best");
-    Path path;
+    Path path = path_join(out, "best");
     struct stat info;
-    if (!path_join(&path, out, "best", err)) return false;
     bool there = lstat(path.text, &info) == 0, theirs = there && step_of(now.text) < 0;
     if (theirs || strcmp(now.text, name) == 0) return true;
     return name[0] ? link_move(out, "best", name, err) : path_remove(path.text, err);
@@ -278,14 +259,6 @@ bool checkpoint_lock(int *fd, const char *out, Error *err) {
     close(*fd);
     *fd = -1;
     return fail(err, "another run is writing to %s; wait until it ends, or stop it", out);
-}
-
-bool checkpoint_is_locked(int fd, const char *out, Error *err) {
-    struct stat locked, named;
-    return (fstat(fd, &locked) == 0 && stat(out, &named) == 0 && locked.st_dev == named.st_dev
-            && locked.st_ino == named.st_ino)
-        || fail(err, "%s: no longer the directory that this run writes to, which was renamed or "
-                     "removed", out);
 }
 
 // Points OUT/best at the best checkpoint. Then, unless keep is 0, removes those up to this step
@@ -307,7 +280,7 @@ static bool checkpoint_prune(const char *out, int64_t step, size_t keep, Error *
 // OUT/latest, unless it is neither a link nor a file that names a checkpoint.
 static bool latest_is_ours(Path *latest, const char *out, Error *err) {
     struct stat info;
-    if (!path_join(latest, out, "latest", err)) return false;
+    *latest = path_join(out, "latest");
     return lstat(latest->text, &info) != 0 || S_ISLNK(info.st_mode) || latest_name(out).text[0]
         || fail(err, "%s: not a link of a run; move it away or change --out", latest->text);
 }
@@ -318,11 +291,10 @@ static bool latest_is_ours(Path *latest, const char *out, Error *err) {
 // out.
 static bool latest_repair(const char *out, Error *err) {
     StepName newest = checkpoint_newest(out), named = latest_name(out);
-    Path latest, link, step;
+    Path latest, link;
     if (!latest_is_ours(&latest, out, err)) return false;
     bool works = path_is_dir(latest.text);               // a link
-    if (!works && !path_join(&step, out, named.text, err)) return false;
-    if (!works && named.text[0] && path_is_dir(step.text)) newest = named;
+    if (named.text[0] && path_is_dir(path_join(out, named.text).text)) newest = named;
     if (!works && newest.text[0]) return link_move(out, "latest", newest.text, err);
     return link_draft(&link, out, "none", err) && path_remove(link.text, err);
 }
@@ -339,9 +311,7 @@ bool checkpoint_begin(const char *out, Error *err) {
     if (!dir) return fail(err, "%s: cannot read the directory: %s", out, strerror(errno));
     bool good = true;
     for (struct dirent *e; good && (e = readdir(dir)) != NULL; ) {
-        Path path;
-        if (!is_temporary(e->d_name)) continue;
-        good = path_join(&path, out, e->d_name, err) && path_remove(path.text, err);
+        if (is_temporary(e->d_name)) good = path_remove(path_join(out, e->d_name).text, err);
     }
     closedir(dir);
     return good && latest_repair(out, err);
@@ -372,11 +342,10 @@ static bool checkpoint_write(const char *out, Pull *p, int keep, Error *err) {
     const Checkpoint *k = p->k;
     StepName name = checkpoint_name(out, k->state.step), before = latest_name(out);
     char hidden[80];
-    Path temporary, final;
     Error later;
     snprintf(hidden, sizeof hidden, ".tmp-%s", name.text);
-    if (!path_join(&temporary, out, hidden, err) || !path_join(&final, out, name.text, err)
-        || !path_remove(temporary.text, err)) return false;
+    Path temporary = path_join(out, hidden), final = path_join(out, name.text);
+    if (!path_remove(temporary.text, err)) return false;
     if (mkdir(temporary.text, 0777) != 0)
         return fail(err, "%s: cannot create it: %s", temporary.text, strerror(errno));
     bool written = checkpoint_write_files(temporary.text, p, err)

@@ -5,9 +5,11 @@
 
 static const SafeDtype *safetensors_dtype(const char *name) {
     static const SafeDtype dtypes[] = {
-        { "F32", 4 }, { "BF16", 2 }, { "F16", 2 }, { "F64", 8 }, { "I64", 8 }, { "U64", 8 },
-        { "I32", 4 }, { "U32", 4 }, { "I16", 2 }, { "U16", 2 }, { "I8", 1 }, { "U8", 1 },
-        { "BOOL", 1 }, { "F8_E4M3", 1 }, { "F8_E5M2", 1 }, { "C64", 8 },
+        { "F32", 4, FLOAT_32 }, { "BF16", 2, FLOAT_BF16 }, { "F16", 2, FLOAT_16 },
+        { "F64", 8, FLOAT_NO }, { "I64", 8, FLOAT_NO }, { "U64", 8, FLOAT_NO },
+        { "I32", 4, FLOAT_NO }, { "U32", 4, FLOAT_NO }, { "I16", 2, FLOAT_NO },
+        { "U16", 2, FLOAT_NO }, { "I8", 1, FLOAT_NO }, { "U8", 1, FLOAT_NO },
+        { "BOOL", 1, FLOAT_NO },
     };
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
         if (strcmp(name, dtypes[i].name) == 0) return &dtypes[i];
@@ -50,10 +52,6 @@ static bool safetensors_entry(SafeTensor *t, const JsonNode *key, Error *err) {
     bool whole = (dtype = json_need(entry, "dtype", JSON_STRING, &why)) != NULL
               && (shape = json_need(entry, "shape", JSON_ARRAY, &why)) != NULL
               && (offsets = json_need(entry, "data_offsets", JSON_ARRAY, &why)) != NULL;
-    if (whole && entry->length > 3) whole = fail(&why, "keys beside dtype, shape, data_offsets");
-    for (size_t i = 0; i < key->length; i++)             // names are printed, and C strings
-        if ((unsigned char)key->text[i] < 0x20)
-            return fail(err, "byte %zu of the header: a control character in a name", key->at);
     t->name = key->text;
     t->n_dims = 0;
     if (whole && !(t->dtype = safetensors_dtype(dtype->text)))
@@ -63,45 +61,24 @@ static bool safetensors_entry(SafeTensor *t, const JsonNode *key, Error *err) {
     return fail(err, "tensor \"%s\": %s", json_show(key).text, why.text);
 }
 
-static int safetensors_compare(const void *a, const void *b) {
-    const SafeTensor *x = (const SafeTensor *)a, *y = (const SafeTensor *)b;
-    if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
-    return x->end < y->end ? -1 : x->end > y->end;
-}
-
-// Together the tensors must cover the data exactly, without gaps or overlaps.
-static bool safetensors_cover(const SafeTensors *s, Error *err) {
-    size_t at = 0;
-    for (size_t i = 0; i < s->n_tensors; i++) {
-        const SafeTensor *t = &s->tensors[i];
-        if (t->begin != at)
-            return fail(err, "tensor \"%.80s\": %s at byte %zu of the data", t->name,
-                        t->begin < at ? "overlaps another" : "a gap before it",
-                        t->begin < at ? t->begin : at);
-        at = t->end;
-    }
-    if (at > s->data_bytes)
-        return fail(err, "truncated: %zu bytes of tensors, the header describes %zu",
-                    s->data_bytes, at);
-    if (at < s->data_bytes)
-        return fail(err, "%zu bytes after the last tensor", s->data_bytes - at);
-    return true;
-}
-
 static bool safetensors_header(SafeTensors *s, Error *err) {
     const JsonNode *root = s->header.root;
     if (root->type != JSON_OBJECT) return fail(err, "the header is not a JSON object");
-    s->tensors = (SafeTensor *)calloc(root->length + 1, sizeof *s->tensors);
-    if (!s->tensors) return fail(err, "out of memory for %zu tensors", root->length);
+    s->tensors = (SafeTensor *)alloc_or_die((root->length + 1) * sizeof *s->tensors, "tensors");
+    size_t end = 0;
     for (const JsonNode *k = json_first(root); k < json_end(root); k = json_next(k + 1)) {
+        SafeTensor *t = &s->tensors[s->n_tensors];
         if (json_is(k, "__metadata__")) continue;        // free text
-        if (!safetensors_entry(&s->tensors[s->n_tensors], k, err)) return false;
+        if (!safetensors_entry(t, k, err)) return false;
+        t->data = s->data + t->begin;
+        if (t->end > end) end = t->end;
         s->n_tensors++;
     }
-    qsort(s->tensors, s->n_tensors, sizeof *s->tensors, safetensors_compare);
-    if (!safetensors_cover(s, err)) return false;
-    for (size_t i = 0; i < s->n_tensors; i++) s->tensors[i].data = s->data + s->tensors[i].begin;
-    return true;
+    if (end > s->data_bytes)
+        return fail(err, "truncated: %zu bytes of tensors, the header describes %zu", s->data_bytes,
+                    end);
+    return end == s->data_bytes
+        || fail(err, "%zu bytes after the last tensor", s->data_bytes - end);
 }
 
 void safetensors_close(SafeTensors *s) {
@@ -156,10 +133,9 @@ bool safetensors_add(SafeTensors *s, const char *path, Error *err) {
         free(part);
         return false;
     }
-    size_t n = s->n_tensors, size = sizeof *s->tensors;
+    size_t n = s->n_tensors, size = sizeof *s->tensors, room = n;
     s->n_tensors += part->n_tensors;
-    s->tensors = (SafeTensor *)realloc(s->tensors, (s->n_tensors + 1) * size);
-    if (!s->tensors) die("memory: none left for %zu tensors", s->n_tensors);
+    s->tensors = (SafeTensor *)grow_or_die(s->tensors, &room, s->n_tensors + 1, size, "tensors");
     memcpy(s->tensors + n, part->tensors, part->n_tensors * size);
     part->more = s->more;
     s->more = part;
@@ -167,19 +143,13 @@ bool safetensors_add(SafeTensors *s, const char *path, Error *err) {
 }
 
 bool safetensors_is_real(const SafeTensor *t, Error *err) {
-    const char *dtype = t->dtype->name;
-    if (strcmp(dtype, "F32") == 0 || strcmp(dtype, "BF16") == 0 || strcmp(dtype, "F16") == 0)
-        return true;
-    return fail(err, "tensor \"%.80s\" is %s; expected F32, BF16 or F16", t->name, dtype);
-}
-
-FloatType safetensors_type(const SafeTensor *t) {
-    return t->dtype->bytes == 4 ? FLOAT_32 : t->dtype->name[0] == 'B' ? FLOAT_BF16 : FLOAT_16;
+    return t->dtype->type != FLOAT_NO
+        || fail(err, "tensor \"%.80s\" is %s; expected F32, BF16 or F16", t->name, t->dtype->name);
 }
 
 bool safetensors_read(float *out, const SafeTensor *t, Error *err) {
     if (!safetensors_is_real(t, err)) return false;
-    floats_read(out, t->data, t->count, safetensors_type(t));
+    floats_read(out, t->data, t->count, t->dtype->type);
     return true;
 }
 
@@ -189,12 +159,11 @@ static size_t safetensors_output_count(const SafeOutput *t) {
     return t->n_dims == 1 ? t->dims[0] : t->dims[0] * t->dims[1];
 }
 
-// The header as text, padded to 8 bytes; NULL if out of memory. Free it with free().
-static char *safetensors_header_text(size_t *length, const SafeOutput *tensors, size_t n) {
-    char *text = NULL;
-    FILE *f = open_memstream(&text, length);
-    if (!f) return NULL;
+// The header as text, padded to 8 bytes.
+static void safetensors_header_text(TextBuffer *header, const SafeOutput *tensors, size_t n) {
     size_t at = 0;
+    text_begin(header);
+    FILE *f = header->f;
     fputs("{\"__metadata__\":{\"format\":\"pt\"}", f);   // transformers expects "pt"
     for (size_t i = 0; i < n; i++) {
         const SafeOutput *t = &tensors[i];
@@ -206,23 +175,19 @@ static char *safetensors_header_text(size_t *length, const SafeOutput *tensors, 
     }
     fputc('}', f);
     for (long padding = (8 - ftell(f) % 8) % 8; padding > 0; padding--) fputc(' ', f);
-    bool written = !ferror(f);
-    if (fclose(f) == 0 && written) return text;
-    free(text);
-    return NULL;
+    text_end(header);
 }
 
 int safetensors_create(const char *path, const SafeOutput *tensors, size_t n, Error *err) {
-    size_t length;
-    char *header = safetensors_header_text(&length, tensors, n);
-    if (!header) fail(err, "%s: out of memory for its header", path);
-    int fd = header ? file_create(path, err) : -1;
-    uint64_t prefix = length;
+    TextBuffer header;
+    safetensors_header_text(&header, tensors, n);
+    int fd = file_create(path, err);
+    uint64_t prefix = header.n;
     if (fd >= 0 && !(file_put(fd, &prefix, 8, path, err)
-                     && file_put(fd, header, length, path, err))) {
+                     && file_put(fd, header.text, header.n, path, err))) {
         close(fd);
         fd = -1;
     }
-    free(header);
+    free(header.text);
     return fd;
 }

@@ -2,7 +2,6 @@
 // leave, and what is not GPT-2 (files.h).
 #include "files.h"
 #include <assert.h>
-#include <dirent.h>
 
 // ---- config.json ----
 
@@ -173,9 +172,7 @@ static int64_t tensor_file_place(const TensorFile *f, const char *name) {
 
 // Constants that older Hugging Face files hold beside the weights: the causal mask and its -1e4.
 static bool weights_is_mask(const char *name) {
-    size_t n = strlen(name);
-    return (n > 10 && strcmp(name + n - 10, ".attn.bias") == 0)
-        || (n > 17 && strcmp(name + n - 17, ".attn.masked_bias") == 0);
+    return ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias");
 }
 
 // The output head of a file of weights; NULL: none.
@@ -202,8 +199,7 @@ static const SafeTensor *tensor_file_stranger(const TensorFile *f) {
 static bool tensor_file_index(TensorFile *f, size_t total, Error *err) {
     const SafeTensor *head = weights_head(f);
     int n = gpt2_n_tensors(&f->config);
-    f->tensors = (const SafeTensor **)calloc(total, sizeof *f->tensors);
-    if (!f->tensors) return fail(err, "out of memory for %zu tensors", total);
+    f->tensors = (const SafeTensor **)alloc_or_die(total * sizeof *f->tensors, "tensors");
     for (size_t i = 0; i < f->s.n_tensors; i++) {
         const SafeTensor *t = &f->s.tensors[i];
         int64_t at = tensor_file_place(f, t->name);
@@ -266,10 +262,8 @@ static bool weights_foreign(const char *path, Error *err) {
 bool weights_foreign_in(const char *dir, Error *err) {
     DIR *d = opendir(dir);
     bool good = true;
-    Path path;
-    Error none;
     for (struct dirent *e; d && good && (e = readdir(d)) != NULL; )
-        good = !path_join(&path, dir, e->d_name, &none) || weights_foreign(path.text, err);
+        good = weights_foreign(path_join(dir, e->d_name).text, err);
     if (d) closedir(d);
     return good;
 }
@@ -278,7 +272,6 @@ bool weights_foreign_in(const char *dir, Error *err) {
 static bool weights_open_shards(TensorFile *f, const char *dir, Error *err) {
     Json json;
     Error why;
-    Path path;
     if (!json_open(&json, dir, WEIGHTS_INDEX, err)) return false;
     const JsonNode *map = json_need(json.root, "weight_map", JSON_OBJECT, &why), *before, *k = map;
     bool good = map || fail(err, "%s: %s", f->path.text, why.text);
@@ -293,8 +286,7 @@ static bool weights_open_shards(TensorFile *f, const char *dir, Error *err) {
         for (before = json_first(map); before < k && !json_is(before + 1, file->text); )
             before = json_next(before + 1);
         if (before == k)                                 // the first tensor of this file
-            good = path_join(&path, dir, file->text, err)
-                && safetensors_add(&f->s, path.text, err);
+            good = safetensors_add(&f->s, path_join(dir, file->text).text, err);
     }
     json_free(&json);
     return good;
@@ -303,7 +295,7 @@ static bool weights_open_shards(TensorFile *f, const char *dir, Error *err) {
 // Opens the weights in DIR: model.safetensors, or its shards.
 static bool weights_open(TensorFile *f, const char *dir, Error *err) {
     if (access(f->path.text, F_OK) == 0) return safetensors_open(&f->s, f->path.text, err);
-    if (!path_join(&f->path, dir, WEIGHTS_INDEX, err)) return false;
+    f->path = path_join(dir, WEIGHTS_INDEX);
     if (access(f->path.text, F_OK) == 0) return weights_open_shards(f, dir, err);
     return weights_foreign_in(dir, err) && fail(err, "%s: model.safetensors is missing", dir);
 }
@@ -355,7 +347,7 @@ bool tensor_file_open(TensorFile *f, const char *path, KeptFile file, int64_t wo
         if (good && memcmp(c, &f->config, sizeof *c) != 0)
             good = fail(err, "%s: not the model that was expected", path);
     } else {
-        if (!path_join(&f->path, path, kept_file_names[file], err)) return false;
+        f->path = path_join(path, kept_file_names[file]);
         if ((file == FILE_OUTER || file == FILE_WORKERS) && access(f->path.text, F_OK) != 0)
             return fail(err, "%s: %s is missing; the run had %lld workers", path,
                         kept_file_names[file], (long long)workers);
@@ -400,7 +392,7 @@ static void tensor_file_tensor(float *out, const TensorFile *f, const SafeTensor
     if (!from)
         memset(out, 0, t->count * sizeof *out);
     else if (f->linear && t->layer >= 0 && !tensor_is_vector(t))
-        floats_transpose(out, from->data, t->rows, t->cols, safetensors_type(from));
+        floats_transpose(out, from->data, t->rows, t->cols, from->dtype->type);
     else
         safetensors_read(out, from, &none);
 }
@@ -408,12 +400,11 @@ static void tensor_file_tensor(float *out, const TensorFile *f, const SafeTensor
 void tensor_file_bucket(float *elements, TensorFile *f, Kept what, int worker, int bucket) {
     const Config *c = &f->config;
     Range range = gpt2_bucket(c, bucket);
-    Error none;
     int series = series_index(what, worker), n = gpt2_n_tensors(c);
     assert(series >= f->first && series < f->end);
     const size_t first = (size_t)(series - f->first) * (size_t)n;
     bool llmc = f->single.bytes && !f->gguf.tensors;
-    if (llmc) llmc_params(elements, range, c, f->single.bytes, f->single.n, &none);
+    if (llmc) llmc_params(elements, range, c, f->single.bytes);
     int end = llmc ? 0 : gpt2_bucket_tensor(c, bucket + 1);
     for (int i = gpt2_bucket_tensor(c, bucket); i < end; i++) {
         Tensor t = gpt2_tensor(c, i);

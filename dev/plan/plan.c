@@ -400,13 +400,6 @@ static double plan_tensor_seconds(const PlanFacts *f) {
 
 // ---- the answer ----
 
-bool plan_check(const PlanFacts *f, Error *err) {
-    double elements = (double)f->shape.micro_batch * f->T * f->c.L * 16.0 * f->c.C;
-    if (elements < 1e15) return true;
-    return fail(err, "memory: %.0f TB for activations; use a smaller model or micro-batch",
-                4e-12 * elements);
-}
-
 double plan_known(double x) { return x > 0.0 ? x : NAN; }
 
 static void plan_estimate_memory(RunPlan *p, const PlanFacts *f) {

@@ -90,7 +90,6 @@ double plan_datasheet_flops(const char *gpu);
 static const double PLAN_OF_DATASHEET = 0.4, PLAN_OF_MEASURED = 0.6;
 
 static const double PLAN_GPU_RESERVE = 1e9;      // bytes of a GPU that its driver takes
-
 static const double PLAN_WORKSPACE = 144 << 20;          // bytes: cuBLAS's, and partial sums
 
 typedef enum { SPEED_UNKNOWN, SPEED_GIVEN, SPEED_ASSUMED, SPEED_MEASURED } PlanSpeedFrom;
@@ -114,7 +113,6 @@ typedef struct {
 
 // This machine, with nothing measured yet.
 PlanMachine plan_machine_here(int workers);
-
 bool plan_is_here(const PlanMachine *m);
 
 // Parses NAME[@TFLOPS],COUNT[,LINK[:GPUS+LINK][,PRICE]]; LINK may be empty. NAME is one of
@@ -133,7 +131,6 @@ typedef struct {
 } PlanBytes;
 
 typedef struct PlanFacts PlanFacts;
-
 typedef PlanBytes PlanCount(const PlanFacts *f, const PlanShape *s);
 
 // Unknown: 0.
@@ -218,13 +215,10 @@ typedef struct {
     double published;              // seconds an update, in plan_published
 } RunPlan;
 
-// Refuses a plan whose bytes would overflow a size_t.
-bool plan_check(const PlanFacts *f, Error *err);
 double plan_known(double x);
 RunPlan plan_estimate(const PlanFacts *f);
 
-// ==== plan.c =====================================================================================
-// How many rows of logits a GPU's classifier computes at a time.
+// ---- how many rows of logits a GPU's classifier computes at a time ----
 //
 // The logits of all N tokens would be the largest array of the model: for GPT-2 and 64 sequences of
 // 1024 tokens 6.6 GB in bf16. So they are computed in chunks of rows. Every chunk but the last has
@@ -241,7 +235,6 @@ RunPlan plan_estimate(const PlanFacts *f);
 // Beyond that a chunk only costs one more addition to the classifier's fp32 gradient, 0.3 GB of
 // traffic, so larger chunks would save little. The order of the sums in that gradient depends on
 // the chunks: GPUs with other numbers of multiprocessors give other last bits.
-// =================================================================================================
 
 enum { TILE_ROWS = 128, TILE_COLUMNS = 256 };
 
@@ -249,41 +242,11 @@ enum { TILE_ROWS = 128, TILE_COLUMNS = 256 };
 // the number of multiprocessors is not known (0), chunks have equal size.
 size_t logits_chunk_rows(size_t N, size_t V, size_t C, size_t bytes, int multiprocessors);
 
-// ==== plan_show.c ================================================================================
-// What --plan prints, at most 80 columns wide, and logs: every result of plan.c..
-// =================================================================================================
-
-// ---- for a person ----
-
-// Three digits without an exponent: 0.0123, 12.3, 1230.
-Shown plan_digits(double x);
-
-// Like plan_digits, but 1.23k and 1.23M from a thousand on.
-Shown plan_large(double x);
-
-// "1.23 ms", "34 days", "288 years" of 365.25 days.
-Shown plan_time(double seconds);
-
-// "854 MFLOP"
-Shown plan_flop(double flop);
-
-// "1.23 GB", or another unit.
-Shown plan_size(double bytes);
-
-// The plan as text, at most 80 columns wide.
-void plan_show(FILE *out, const PlanFacts *f, const RunPlan *p);
-
-// ---- for a program ----
-
-// Prints the plan for a person, and for a program.
-bool plan_print(FILE *out, Log *log, const PlanFacts *f, Error *err);
-
 // ==== search.c ===================================================================================
 // --plan-search: the fastest way to share a training run among GPUs.
 // =================================================================================================
 
 static const double SEARCH_TILE = 128;           // a thread block computes 128 x 128 of a product
-
 static const double SEARCH_PRODUCTS = 0.75;      // of the data sheet, by large products with full
                                                  // tiles; cuBLAS reaches 0.7 to 0.8
 
@@ -340,17 +303,9 @@ typedef struct {
     double step, bytes;            // seconds of an update; bytes of a GPU
 } SearchRow;
 
-// ---- a layer ----
-
-// FLOP/s of large products, and bytes/s of the memory.
+// FLOP/s of large products; seconds of the run.
 double search_flops(const PlanMachine *m);
-
-// ---- an update ----
-
-// Seconds of the run.
 double search_seconds(const SearchFacts *f, const SearchRow *row);
-
-// ---- the search ----
 
 // One row for each data x tensor x pipe: its fastest that fits, else its smallest. Those that fit
 // come first, the fastest first.
@@ -362,19 +317,25 @@ typedef struct {
 
 // Refuses facts that a model of the cluster lacks.
 bool search_check(const SearchFacts *f, Error *err);
-
 Search search_all(const SearchFacts *f, const SearchSpace *space);
 
-// ==== search_show.c ==============================================================================
-// What --plan-search prints and logs: the fastest mixtures, the best of each kind, and why the
-// others lost.
+// ==== plan_show.c ================================================================================
+// What --plan and --plan-search print, at most 80 columns wide, and log: every result.
 // =================================================================================================
 
-// ---- for a person ----
+// 0.0123, 12.3, 1230: three digits without an exponent; but 1.23k and 1.23M from a thousand on.
+Shown plan_digits(double x);
+Shown plan_large(double x);
 
+// "1.23 ms", "34 days", "288 years" of 365.25 days; "854 MFLOP"; "1.23 GB", or another unit.
+Shown plan_time(double seconds);
+Shown plan_flop(double flop);
+Shown plan_size(double bytes);
+
+// Print the plan, or what the search has found; and log it for a program.
+void plan_show(FILE *out, const PlanFacts *f, const RunPlan *p);
+bool plan_print(FILE *out, Log *log, const PlanFacts *f, Error *err);
 void search_show(FILE *out, const SearchFacts *f, const Search *s);
 
-// ---- for a program ----
-
-// Searches and prints; if `log_path` is not NULL, appends all rows to that log.
+// Searches first; if `log_path` is not NULL, appends all rows to that log.
 bool search_print(FILE *out, const char *log_path, const SearchFacts *f, Error *err);

@@ -4,7 +4,7 @@
 //
 //     if (!search_check(&facts, &err)) die("%s", err.text);
 //     Search s = search_all(&facts, &search_everything);
-//     search_show(stdout, &facts, &s);          search_show.c
+//     search_show(stdout, &facts, &s);          plan_show.c
 //
 // The trainer has data and tensor parallelism and ZeRO. Mixtures with a pipeline are modelled only.
 //

@@ -1,5 +1,17 @@
 // Communication between ranks: the processes of one run, each of which trains on a part of every
 // batch (ranks.h).
+//
+// Ranks on several machines communicate in two levels. With M machines of G ranks each:
+//
+//     reduce-scatter   1. within a machine: its rank g receives slice g of every machine (M slices)
+//                         from the machine's G ranks, and sums each slice over them
+//                      2. between machines: rank g of machine m receives its own slice's M partial
+//                         sums from the ranks g of all machines, and sums them
+//     all-gather       the same in reverse: between ranks of equal number, then within the machine
+//
+// A rank sends (M-1)/(GM) B bytes to other machines instead of (M-1)/M B. If a machine's ranks
+// follow one another and G is a power of two, the two sums are the lower and the upper levels of
+// the same tree: the result has the same bits. Otherwise all ranks communicate in one level.
 #include "ranks.h"
 #include <assert.h>
 
@@ -422,50 +434,65 @@ static void comm_find_levels(Comm *c) {
     c->far = comm_split(c->rank, c->size / c->near.size, c->near.size);
 }
 
+// Sets hosts, host, local_rank, local_size and the levels. first (size): the first rank that is on
+// the same machine as rank r.
+static void comm_place(Comm *c, const int *first) {
+    c->hosts = c->local_rank = c->local_size = 0;
+    for (int r = 0; r < c->size; r++) {
+        bool here = first[r] == first[c->rank];
+        c->host[r] = (uint8_t)(first[r] == r ? c->hosts++ : c->host[first[r]]);
+        c->local_size += here;
+        c->local_rank += here && r < c->rank;
+    }
+    comm_find_levels(c);
+}
+
 void comm_find_neighbours(Comm *c) {
     typedef struct { char name[64]; } Host;
     Host own, all[COMM_MAX_RANKS];
+    int first[COMM_MAX_RANKS];
     size_t at = 0;
     memset(&own, 0, sizeof own);
     comm_host_name(own.name, sizeof own.name, c->rank);
     comm_collect(c, all, &own, sizeof own);
-    c->local_rank = c->local_size = c->hosts = 0;
     for (int r = 0, last; r < c->size; r = last + 1) {         // ranks r ... last share a machine
         for (last = r; last + 1 < c->size && strcmp(all[last + 1].name, all[r].name) == 0; ) last++;
         if (at < sizeof c->layout)
             at += (size_t)snprintf(c->layout + at, sizeof c->layout - at, "%s%.30s: %d-%d",
                                    r ? ", " : "", all[r].name, r, last);
     }
-    for (int r = 0; r < c->size; r++) {
-        int q = 0;                                             // the first rank of r's machine
-        while (strcmp(all[q].name, all[r].name) != 0) q++;
-        c->host[r] = (uint8_t)(q == r ? c->hosts++ : c->host[q]);
-        bool here = strcmp(all[r].name, own.name) == 0;
-        c->local_size += here;
-        c->local_rank += here && r < c->rank;
-    }
-    comm_find_levels(c);
+    for (int r = 0; r < c->size; r++)
+        for (first[r] = 0; strcmp(all[first[r]].name, all[r].name) != 0; ) first[r]++;
+    comm_place(c, first);
 }
 
 void comm_group(Comm *c, Comm *whole, int size, int stride) {
+    int first[COMM_MAX_RANKS];
     *c = *whole;
     c->whole = whole;
     c->members = comm_split(whole->rank, size, stride);
     c->rank = c->members.index;
     c->size = size;
-    c->hosts = c->local_rank = c->local_size = 0;
     for (int r = 0; r < size; r++) {
-        int q = 0, machine = whole->host[comm_peer(c, r)];
-        while (whole->host[comm_peer(c, q)] != machine) q++;           // the first one of it
-        c->host[r] = (uint8_t)(q == r ? c->hosts++ : c->host[q]);
-        bool here = machine == whole->host[whole->rank];
-        c->local_size += here;
-        c->local_rank += here && r < c->rank;
+        int machine = whole->host[comm_peer(c, r)];
+        for (first[r] = 0; whole->host[comm_peer(c, first[r])] != machine; ) first[r]++;
     }
-    comm_find_levels(c);
+    comm_place(c, first);
 }
 
 // ---- the backend ----
+
+bool comm_launched(Comm *c, Error *err) {
+    memset(c, 0, sizeof *c);
+    c->rank = launched_as(LAUNCH_RANK, 0);
+    c->size = launched_as(LAUNCH_SIZE, 1);
+    c->local_rank = launched_as(LAUNCH_LOCAL_RANK, c->rank);
+    c->local_size = launched_as(LAUNCH_LOCAL_SIZE, c->size);
+    c->hosts = 1;
+    return c->size <= COMM_MAX_RANKS
+        || fail(err, "ranks: %d of them; this program supports at most %d", c->size,
+                COMM_MAX_RANKS);
+}
 
 #if !defined(WITH_MPI) && !defined(WITH_NCCL)
 

@@ -220,14 +220,8 @@ static bool comm_await_mpi(CommBackend *b, double timeout) {
 }
 
 bool comm_open(Comm *c, double timeout, Error *err) {
-    memset(c, 0, sizeof *c);
-    c->rank = launched_as(LAUNCH_RANK, 0);
-    c->size = launched_as(LAUNCH_SIZE, 1);
-    c->hosts = c->local_size = 1;
+    if (!comm_launched(c, err)) return false;
     if (c->size == 1) return true;
-    if (c->size > COMM_MAX_RANKS)
-        return fail(err, "ranks: %d of them; this program supports at most %d", c->size,
-                    COMM_MAX_RANKS);
     CommBackend *b = c->backend = (CommBackend *)alloc_or_die(sizeof *b, "a queue of collectives");
     c->piece = COMM_SCRATCH / sizeof(float) / COMM_BUFFERS / (size_t)c->size;
     c->scratch_in = (char *)alloc_or_die(COMM_SCRATCH, "received slices");

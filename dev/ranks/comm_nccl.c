@@ -236,16 +236,8 @@ static bool nccl_load(Nccl *n, Error *err) {
 
 // Connects the processes. The caller then chooses its GPU by local_rank and calls comm_open_gpu.
 bool comm_open(Comm *c, double timeout, Error *err) {
-    memset(c, 0, sizeof *c);
-    c->rank = launched_as(LAUNCH_RANK, 0);
-    c->size = launched_as(LAUNCH_SIZE, 1);
-    c->local_rank = launched_as(LAUNCH_LOCAL_RANK, c->rank);
-    c->local_size = launched_as(LAUNCH_LOCAL_SIZE, c->size);
-    c->hosts = 1;
+    if (!comm_launched(c, err)) return false;
     if (c->size == 1) return true;
-    if (c->size > COMM_MAX_RANKS)
-        return fail(err, "ranks: %d of them; this program supports at most %d", c->size,
-                    COMM_MAX_RANKS);
     CommBackend *b = c->backend = (CommBackend *)alloc_or_die(sizeof *b, "rings of events");
     if (!nccl_load(&b->nccl, err)) return false;
     return comm_open_watch(c, timeout, err);

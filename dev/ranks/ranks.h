@@ -9,18 +9,9 @@
 // ==== heartbeat.c ================================================================================
 // The control plane of a run of several ranks: a TCP connection between rank 0 and each other rank.
 // It carries no training data. It connects the ranks, shares one small message of rank 0, and ends
-// the run when a rank has failed. All ranks run the same lines:
+// the run when a rank has failed. All ranks call heartbeat_init, rank 0 heartbeat_listen, all
+// heartbeat_join and heartbeat_start; and at the end, after a barrier, heartbeat_stop.
 //
-//     heartbeat_init(&w, rank, size, timeout);
-//     if (!heartbeat_listen(&w, NULL, &port, &err)) die("%s", err.text);        // rank 0 alone
-//     if (!heartbeat_join(&w, host, port, &id, sizeof id, &err)) {
-//         if (w.told) exit(1); else die("%s", err.text);
-//     }
-//     if (!heartbeat_start(&w, "the checkpoint is complete: --resume", &err)) die("%s", err.text);
-//     ... train, and a barrier ...
-//     heartbeat_stop(&w);
-//
-// The protocol
 // 1. A rank connects to rank 0 and sends a hello: its rank, the number of ranks, its host's name.
 // 2. Once all ranks have connected, or one of them cannot take part, or the timeout has passed,
 //    rank 0 sends every rank a verdict: an Error, which is empty if all ranks are connected, its
@@ -33,8 +24,7 @@
 //    rank that leaves by die() has printed the reason: it sends END itself and is not reported.
 // 5. heartbeat_stop: a rank sends BYE, and whoever receives it closes the connection.
 //
-// Structures are sent as they lie in memory, since all ranks run one program. Like MPI and NCCL,
-// the heartbeat trusts the network between the ranks: whoever says hello is taken for a rank.
+// Structures are sent as they lie in memory: all ranks run one program, and trust their network.
 // =================================================================================================
 
 #if defined(_WIN32) || defined(__wasm__)                // one process alone
@@ -67,8 +57,6 @@ typedef struct {
 // Rank 0...size-1 of at least two; timeout in seconds.
 void heartbeat_init(Heartbeat *w, int rank, int size, double timeout);
 
-// ---- rendezvous ----
-
 // Rank 0: listens at a port of a host's address; NULL: of all addresses. Port 0 chooses a free port
 // and stores it. Errors: the port is in use, the host is not this machine.
 bool heartbeat_listen(Heartbeat *w, const char *host, int *port, Error *err);
@@ -78,8 +66,6 @@ bool heartbeat_listen(Heartbeat *w, const char *host, int *port, Error *err);
 // other ranks also that rank 0 cannot be reached at host:port (rank 0 ignores both). An error that
 // rank 0 finds reaches all ranks: they get the same text and w->told, and leave the printing to it.
 bool heartbeat_join(Heartbeat *w, const char *host, int port, void *shared, size_t n, Error *err);
-
-// ---- what the main thread calls ----
 
 // Starts the thread; all ranks call this within `timeout` of each other. From then until
 // heartbeat_stop, this process ends with status 1 when any rank is lost; one rank prints a line
@@ -95,11 +81,10 @@ void heartbeat_stop(Heartbeat *w);
 // batch. Collectives combine their results and run while the caller computes. A program is built
 // with one of three backends:
 //
-//     alone          one rank; a collective does nothing       at the end of this file
+//     alone          one rank; a collective does nothing       at the end of comm.c
 //     WITH_MPI       CPUs; a thread of its own calls MPI       comm_mpi.c
 //     WITH_NCCL      GPUs; NCCL on a CUDA stream of its own    comm_nccl.c
 //
-//     comm_open(&comm, timeout, &err)                          comm_close(&comm)
 //     Ticket t = comm_mean(&comm, grads, n, COMM_FP32);        begins an all-reduce
 //     ... compute something else ...                           while the data travels
 //     comm_wait(&comm, t);                                     grads hold the mean over all ranks
@@ -115,30 +100,16 @@ void heartbeat_stop(Heartbeat *w);
 //                      has the same bits in every run
 //     all-gather       every rank receives slice r from rank r
 //
-// An all-reduce is a reduce-scatter and then an all-gather. With n ranks and a buffer of B bytes, a
-// rank sends (n-1)/n B bytes in each. A ring all-reduce sends as much, and no algorithm sends less
-// (Patarasuk and Yuan 2009). COMM_BF16 halves B: floats are sent as bf16 and still summed in fp32.
+// An all-reduce is a reduce-scatter and then an all-gather: with n ranks and a buffer of B bytes, a
+// rank sends (n-1)/n B bytes in each, and no algorithm sends less (Patarasuk and Yuan 2009).
 //
-// Links between machines are slower than links within one, so ranks on several machines communicate
-// in two levels. With M machines of G ranks each:
+// Ranks on several machines communicate in two levels (comm.c).
 //
-//     reduce-scatter   1. within a machine: its rank g receives slice g of every machine (M slices)
-//                         from the machine's G ranks, and sums each slice over them
-//                      2. between machines: rank g of machine m receives its own slice's M partial
-//                         sums from the ranks g of all machines, and sums them
-//     all-gather       the same in reverse: between ranks of equal number, then within the machine
-//
-// A rank sends (M-1)/(GM) B bytes to other machines instead of (M-1)/M B. If a machine's ranks
-// follow one another and G is a power of two, the two sums are the lower and the upper levels of
-// the same tree: the result has the same bits. Otherwise all ranks communicate in one level.
-//
-// The same collectives run within a group of ranks (comm_group): its Comm numbers the group's ranks
-// from 0. All groups share one queue, so a rank's collectives run one after the other, whichever
-// group each belongs to.
+// Within a group of ranks (comm_group) a Comm numbers the group's ranks from 0. All groups share a
+// queue.
 // =================================================================================================
 
 typedef uint64_t Ticket;                   // a collective to wait for; 0: none
-
 typedef struct { size_t begin, count; } Slice;
 
 // Rank r's slice of a buffer of `count` elements. Slices are equal multiples of 64 elements; the
@@ -171,8 +142,7 @@ static const size_t COMM_SCRATCH = 64 << 20;
 static const size_t COMM_SCRATCH = 16 << 20;           // small models need little memory
 #endif
 
-// Bytes of device memory that comm_open (with NCCL: comm_open_gpu) allocates for slices, in a run
-// of `ranks` ranks.
+// All of these bytes, in a run of so many ranks.
 size_t comm_bytes(int ranks);
 
 typedef enum {
@@ -223,9 +193,8 @@ struct Comm {
     CommBackend *backend;                  // NULL: one rank alone
 };
 
+// The Comm of all ranks; the number among them of this group's rank `peer`.
 Comm *comm_whole(Comm *c);
-
-// The number among all ranks of this group's rank `peer`.
 int comm_peer(const Comm *c, int peer);
 
 #if defined(COMM_ON_GPU)
@@ -250,12 +219,15 @@ void gpu_widen(float *out, const uint16_t *x, size_t n, cudaStream_t stream);
 // connect.
 bool comm_open(Comm *c, double timeout, Error *err);
 
+// For comm_open: what the launcher says. Error: too many ranks.
+bool comm_launched(Comm *c, Error *err);
+
 #if defined(COMM_ON_GPU)
 // Multiprocessors of a GPU that messages take while products run beside them: 16 of an H100's 132.
 int comm_blocks(int multiprocessors);
 
 // After comm_open, once this rank has chosen its GPU and set `blocks`: connects the GPUs of all
-// ranks. `compute` is the stream that the caller computes on.
+// ranks. `compute` is the caller's stream.
 void comm_open_gpu(Comm *c, cudaStream_t compute);
 #endif
 
@@ -285,13 +257,9 @@ void comm_receive(Comm *c, int peer, void *bytes, size_t n);
 void comm_end(Comm *c, int group);
 void comm_arrived(Comm *c, int group);
 
-// Work on device buffers.
-//   comm_copy        out (bytes) = in; nothing if they are the same buffer
-//   comm_sum_terms   tree_sum: x (terms) buffers of n elements
-//   comm_narrow      floats to bf16
-//   comm_widen       bf16 to floats
+// Work on device buffers: out (bytes) = in, unless they are the same; tree_sum of x (terms) buffers
+// of n elements; floats to bf16, and back.
 void comm_copy(Comm *c, void *out, const void *in, size_t bytes);
-
 void comm_sum_terms(Comm *c, float *out, const void *const *x, int terms, float scale,
                     CommType type, CommMode mode, size_t n);
 void comm_narrow(Comm *c, uint16_t *out, const float *x, size_t n);
@@ -341,8 +309,6 @@ void comm_add(Comm *c, double *x, int n);
 
 // bytes (n, at most COMM_SMALL) of every rank = those of rank 0.
 void comm_broadcast_small(Comm *c, void *bytes, size_t n);
-
-// Returns when all ranks have called it.
 void comm_barrier(Comm *c);
 
 // Ends the program unless all ranks pass the same number: a rank that computes something else would
@@ -361,79 +327,20 @@ void comm_find_neighbours(Comm *c);
 void comm_group(Comm *c, Comm *whole, int size, int stride);
 
 // ==== tensor.c ===================================================================================
-// Tensor parallelism: n ranks share every layer (Megatron-LM, Shoeybi et al. 2019, arXiv
-// 1909.08053).
-//
-// Data parallelism gives each rank other sequences, and each needs the whole model. Here the n
-// ranks of a group compute the same sequences together. Each holds 1/n of every large matrix and
-// computes 1/n of every product. Two ways to cut a matrix W fit together:
-//
-//     by columns   x [W1 W2] = [x W1, x W2]: each rank gets its own columns of the output
-//     by rows      [y1, y2] [W1 over W2] = y1 W1 + y2 W2: each rank gets a term of a sum
-//
-// A layer by columns, then one by rows, need a single sum at their end. GELU works on each column
-// alone, and attention on each head alone, so a rank needs nothing from others in between:
-//
-//      x (N,C)                      every rank has all of it
-//      |
-//      |--------.
-//      |    LayerNorm ............. ln1 (N,C): computed by every rank
-//      |    linear C -> 3C/n ...... by columns: queries, keys, values of this rank's NH/n heads
-//      |    attention ............. att (N,C/n)
-//      |    linear C/n -> C ....... by rows: a term (N,C)
-//      |    tp_sum ............ all-reduce; then the bias, once
-//      + <------'
-//      |
-//      x_mid (N,C)                  every rank has all of it
-//      |
-//      |--------.
-//      |    LayerNorm ............. ln2 (N,C)
-//      |    linear C -> 4C/n ...... by columns
-//      |    GELU .................. gelu (N,4C/n)
-//      |    linear 4C/n -> C ...... by rows
-//      |    tp_sum ............ all-reduce; then the bias, once
-//      + <------'
-//      |
-//      x_out (N,C)
-//
-// In the backward pass the two kinds change places. The gradient that enters a layer by rows is the
-// same on all ranks and needs no sum. The gradient that leaves a layer by columns is a term of a
-// sum: every rank's columns have read the same x. So a tp_sum follows the backward pass of each
-// layer by columns, and a block has two sums forward and two backward.
-//
-// The vocabulary is cut as well: a rank holds the rows of wte of its own words (TpGroup.words).
-//
-//     embedding     the rank that has the word gives its row plus the position, the others zeros.
-//                   Then a tp_sum.
-//     classifier    each rank has the logits of its own words. The cross-entropy needs three
-//                   numbers a token from each rank: the largest of its logits, the sum of
-//                   e^(logit - largest), and the target's logit or 0 (tp_xent). No rank holds
-//                   all logits.
-//     its backward  dx is a sum over all words, so a term from each rank: a tp_sum.
-//
-// A micro-batch of B sequences sums (4L+2) B T C numbers and collects 3 B T. --recompute block sums
-// again what attention gives, in all blocks but the last: (5L+1) B T C. What the MLP gives is kept,
-// as the next block's input; a trainer that sums it again too has (6L+2). As data parallelism's
-// all-reduce, each sum sends 2(n-1)/n of its numbers; the 3 B T go to each of n-1 ranks. Unlike a
-// gradient's, these sums cannot overlap with computation: what follows needs them. So the ranks of
-// a group should share a fast link.
-//
-// LayerNorms, wpe and the biases of the layers by rows are on every rank. All ranks of a group have
-// the same gradients for these, bit for bit, and so make the same updates. In the gradient's norm
-// they count once, on the group's rank 0 (tp_counts).
+// Tensor parallelism: n ranks of a group compute the same sequences together, and each holds 1/n of
+// every large matrix (Megatron-LM, Shoeybi et al. 2019, arXiv 1909.08053). tensor.c has a picture;
+// the model cut across ranks is in tensor_model.h.
 //
 // Ranks that follow one another form a tensor group. Ranks with equal places in their groups hold
-// the same share of the model; they form a data group, across which all of dev/ranks/zero.c works
-// as it does without tensor parallelism. Of 8 ranks with --tensor-parallel 2:
+// the same share of the model; they form a data group, across which all of zero.c works as it does
+// without tensor parallelism. Of 8 ranks with --tensor-parallel 2:
 //
 //     tensor groups   0 1   2 3   4 5   6 7         comm_group(&tensor, &comm, 2, 1)
 //     data groups     0 2 4 6   1 3 5 7             comm_group(&data, &comm, 4, 2)
 //
-// All ranks of a tensor group read the same samples. Files hold the whole model: tp_copy_bucket
-// cuts what is loaded, and puts together what is saved.
-//
-// Here stands what ranks hold and exchange. Blocks call tp_sum and tp_sum_rows (branch_project and
-// branch_is_read of the twins); embedding and classifier are cut in tensor_model.h.
+// Files hold the whole model: tp_copy_bucket cuts what is loaded, and puts together what is saved.
+// Blocks call tp_sum and tp_sum_rows (branch_project and branch_is_read of the twins); embedding and
+// classifier are cut in tensor_model.h.
 // =================================================================================================
 
 typedef struct {
@@ -480,10 +387,8 @@ void tp_xent(float *loss, float *lse, float *parts, const TpGroup *g, size_t N);
 
 // ---- the vocabulary ----
 
-// The row of wte that holds this word, or -1: another rank has it.
+// The row of wte, and the column of the logits, of a word; -1: another rank has it.
 int tp_row(const TpGroup *g, int token);
-
-// Tokens as rows of this rank's wte, and columns of its logits; -1: another rank has the word.
 void tp_rows(int *rows, const int *tokens, size_t N, const TpGroup *g);
 
 // The columns of N targets in this rank's logits: words.count, a column of padding, for the words
@@ -493,37 +398,21 @@ const int *tp_targets(const TpGroup *g, const int *target, size_t N);
 // Lays out the scratch for N tokens, whose logits are computed so many rows at a time.
 void tp_carve(TpGroup *g, Memory *mem, size_t N, size_t rows);
 
-// ---- checkpoints: buckets of the whole model, and a rank's part of them ----
-
 typedef enum { TP_PART, TP_WHOLE } TpCopy;
 
-// The same for a bucket. part (gpt2_bucket(&g->own, bucket).count)
-//                        whole (gpt2_bucket(&g->whole, bucket).count)
+// Copies rank `index`'s part of a bucket out of the whole (TP_PART), or into it (TP_WHOLE).
+//   part (gpt2_bucket(&g->own, bucket).count)   whole (gpt2_bucket(&g->whole, bucket).count)
 void tp_copy_bucket(float *part, float *whole, const TpGroup *g, int bucket, int index,
                     TpCopy copy);
 
 // ==== zero.c =====================================================================================
-// Data parallelism and ZeRO: what each rank stores, and what the ranks communicate when.
-//
-// Every rank runs the whole model on its part of the batch. ZeRO (Rajbhandari et al. 2020, arXiv
-// 1910.02054) divides what is stored between updates among the n ranks:
-//
-//     stage   parameters   gradients   moments   communication for each update
-//     0       all          all         all       gradients: all-reduce in the last micro-batch
-//     1       all          all         1/n       gradients: reduce-scatter in the last micro-batch;
-//                                                parameters: all-gather after the update
-//     2       all          1/n         1/n       the same, with a reduce-scatter in every
-//                                                micro-batch
-//     3       1/n          1/n         1/n       gradients as in 2; parameters: all-gather just
-//                                                before each use, forward and backward
+// Data parallelism, ZeRO and DiLoCo: what each rank stores, and what the ranks communicate when.
+// zero.c has the table of stages.
 //
 // The unit of communication is a bucket of dev/model/gpt2.h: a block, the embeddings, or the final
 // norm. A rank owns a slice of each bucket; in a buffer of size 1/n its slices lie one after the
-// other. Communication overlaps the backward pass: a bucket's gradients are sent as soon as they
-// are complete, while the blocks before it compute.
-//
-// A bucket's parameters and gradients have a fixed place (bucket_at), which the model points at
-// (with --exact-sum gradients move from one micro-batch to the next). These are the hooks:
+// other. A bucket's parameters and gradients have a fixed place (bucket_at), which the model points
+// at (with --exact-sum gradients move from one micro-batch to the next). These are the hooks:
 //
 //     zero_micro_batch(&z, i, n)         before micro-batch i of n
 //     forward_needs(&z, bucket)          before the bucket's parameters are read, in forward
@@ -535,8 +424,7 @@ void tp_copy_bucket(float *part, float *whole, const TpGroup *g, int bucket, int
 //     zero_send_params(&z)               sends updated parameters to the other ranks
 //
 // A rank is alone if it shares neither batch nor model with others, measures no noise and makes no
-// exact sums. Then the hooks have nothing to do; totals_share alone passes on the signal to stop,
-// as for several ranks at the end of a DiLoCo round.
+// exact sums. Then the hooks have nothing to do; totals_share alone passes on the signal to stop.
 // =================================================================================================
 
 // How ranks share the work, from the command line; all zeros: one rank alone.
@@ -562,20 +450,15 @@ typedef struct {
     bool counts;                           // in the gradient's norm (tp_counts)
 } Chunk;
 
-enum { ZERO_SLOTS = 4 };                 // whole buckets in temporary buffers: embeddings, final
+enum { ZERO_SLOTS = 4 };                   // whole buckets in temporary buffers: embeddings, final
                                            // norm, and two blocks, the one in use and the next
 
+// Most elements of a chunk (a thread block's work), and of each partial sum of squares.
 #if defined(COMM_ON_GPU)
-enum { ZERO_CHUNK = 1 << 14 };           // most elements of a chunk: a thread block's work
-
-enum { ZERO_MEASURED = 1 << 13 };        // elements for each partial sum of squares
-
+enum { ZERO_CHUNK = 1 << 14, ZERO_MEASURED = 1 << 13 };
 typedef cudaStream_t Stream;               // the device runs operations in its order
 #else
-enum { ZERO_CHUNK = 1 << 16 };
-
-enum { ZERO_MEASURED = 1 << 16 };
-
+enum { ZERO_CHUNK = 1 << 16, ZERO_MEASURED = 1 << 16 };
 typedef int Stream;                        // unused: a CPU runs an operation at once
 #endif
 
@@ -595,7 +478,6 @@ typedef struct {
 
 typedef enum { THIS_RANK, ALL_RANKS } Scope;           // THIS_RANK, or its tensor group: within a
                                                        // DiLoCo round
-
 typedef enum { PARAMS, GRADS } Flat;
 
 typedef struct {
@@ -665,8 +547,6 @@ size_t zero_own_begin(const Zero *z, int bucket, bool slices);
 // the model adds its gradients.
 void *bucket_at(const Zero *z, int bucket, Flat flat);
 
-// ---- memory ----
-
 size_t zero_moments_count(const Zero *z);
 size_t zero_partials_count(const Zero *z);
 
@@ -674,50 +554,32 @@ size_t zero_partials_count(const Zero *z);
 // and writes them to `chunks`, unless that is NULL.
 int zero_chunks(Chunk *chunks, const Zero *z, int largest);
 
-// Lays out the parameters; see dev/base/memory.c.
+// Lay out the parameters, and the buffers that only training needs; see dev/base/memory.c.
 void zero_carve_params(Zero *z, Memory *mem);
-
-// Lays out the buffers that only training needs.
 void zero_carve_training(Zero *z, Memory *mem);
 
-// ---- work on flat buffers, on the device where they lie ----
-
+// Work on flat buffers, on the device where they lie.
 void floats_clear(float *x, size_t n, Stream stream);
 void floats_axpby(float *y, float a, const float *x, float b, size_t n, Stream stream);
 void floats_measure(Zero *z, float *sum, float *x, size_t n);
 void floats_weigh(Zero *z, Norms norm, const float *x, const float *v, size_t n);
 
-// ---- parameters ----
-
-// Before the model reads a bucket's parameters, from the first bucket to the last.
+// The hooks. Forward goes from the first bucket to the last. Backward begins with embeddings and
+// final norm, which the classifier needs; then come blocks from the last to the first.
+// zero_micro_batch with --exact-sum moves z->grads to the level that this gradient reaches.
 void forward_needs(Zero *z, int bucket);
-
-// Before the model reads a bucket's parameters and adds to its gradients: embeddings and final norm
-// first, which the classifier needs, then blocks from the last to the first.
 void backward_needs(Zero *z, int bucket);
-
-// After an update: begins to all-gather the parameters that other ranks have updated.
-void zero_send_params(Zero *z);
-
-// Waits for all parameters to arrive.
-void zero_wait_params(Zero *z);
-
-// ---- gradients ----
-
-// Before micro-batch i of n. --exact-sum moves z->grads to the level that this gradient reaches.
 void zero_micro_batch(Zero *z, size_t i, size_t n);
+void gradients_ready(Zero *z, int bucket);
+void zero_wait_grads(Zero *z);
+void zero_send_params(Zero *z);
+void zero_wait_params(Zero *z);            // until all have arrived
 
 // Adam's metric needs the second moment of every parameter that a small gradient has: no ZeRO.
 bool zero_has_metric(const Zero *z);
 
 // Whether this micro-batch's gradients travel to other ranks.
 bool zero_sends(const Zero *z);
-
-// This micro-batch's gradients of a bucket are complete.
-void gradients_ready(Zero *z, int bucket);
-
-// Waits until this rank has its part of the gradients, summed over all ranks.
-void zero_wait_grads(Zero *z);
 
 // The number of small gradients that this rank measures in an update.
 size_t zero_smalls_count(const Zero *z, size_t micro_batches);
@@ -746,7 +608,6 @@ void totals_share(const Zero *z, Totals *totals);
 typedef struct { float *data; bool slices; } Buffer;
 
 Buffer kept_buffer(const Zero *z, Kept what);
-
 void zero_open(Zero *z);
 void zero_close(Zero *z);
 float *bucket_place_own(Zero *z, Kept what, int bucket);
@@ -764,29 +625,17 @@ void zero_average(Zero *z, float keep);
 void zero_average_begin(Zero *z);
 void zero_average_end(Zero *z);
 
-// Buffer to load a bucket of the whole model into. bucket_keep() then keeps this rank's part.
+// Buffer to load a bucket of the whole model into; then bucket_keep() keeps this rank's part.
 float *bucket_place(Zero *z, Kept what, int bucket);
 void bucket_keep(Zero *z, Kept what, int bucket);
 
 // A bucket of the whole model in rank 0's CPU memory, valid until the next call; all ranks call it
 // together. For Adam's moments, which differ between DiLoCo's workers: those of `worker`, or with
-// -1 their mean.
-// A Checkpoint's source (dev/files/checkpoint.c).
+// -1 their mean. A Checkpoint's source (dev/files/checkpoint.c).
 const float *bucket_get(void *zero, Kept what, int worker, int bucket);
 
-// ==== zero.c =====================================================================================
-// DiLoCo: workers that rarely communicate (Douillard et al. 2023, arXiv 2311.08105, algorithm 1).
-//
-// A round: each worker makes H AdamW updates on its own data, with its own moments. Then the outer
-// optimizer, SGD with Nesterov momentum, updates the parameters that the round began with (outer).
-// Its gradient is the mean over the workers of how far they have moved:
-//
-//     delta = mean(outer - p)    momentum = mu momentum + delta
-//     p = outer = outer - lr (delta + mu momentum)          as PyTorch's SGD(nesterov=True)
-// =================================================================================================
+// ---- DiLoCo ----
 
-// The first round begins at the current parameters.
+// The first round begins at the current parameters. Ending one needs the buffer of gradients.
 void diloco_begin(Zero *z);
-
-// Ends a round. The buffer of gradients, no longer needed, holds delta.
 void diloco_end_round(Zero *z, float lr, float mu);

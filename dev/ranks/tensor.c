@@ -1,4 +1,59 @@
 // Tensor parallelism: n ranks share every layer (Megatron-LM, Shoeybi et al. 2019) (ranks.h).
+//
+// Data parallelism gives each rank other sequences, and each needs the whole model. Here the n
+// ranks of a group compute the same sequences together. Each holds 1/n of every large matrix and
+// computes 1/n of every product. Two ways to cut a matrix W fit together:
+//
+//     by columns   x [W1 W2] = [x W1, x W2]: each rank gets its own columns of the output
+//     by rows      [y1, y2] [W1 over W2] = y1 W1 + y2 W2: each rank gets a term of a sum
+//
+// A layer by columns, then one by rows, need a single sum at their end. GELU works on each column
+// alone, and attention on each head alone, so a rank needs nothing from others in between:
+//
+//      x (N,C)                      every rank has all of it
+//      |
+//      |--------.
+//      |    LayerNorm ............. ln1 (N,C): computed by every rank
+//      |    linear C -> 3C/n ...... by columns: queries, keys, values of this rank's NH/n heads
+//      |    attention ............. att (N,C/n)
+//      |    linear C/n -> C ....... by rows: a term (N,C)
+//      |    tp_sum ............ all-reduce; then the bias, once
+//      + <------'
+//      |
+//      x_mid (N,C)                  every rank has all of it
+//      |
+//      |--------.
+//      |    LayerNorm ............. ln2 (N,C)
+//      |    linear C -> 4C/n ...... by columns
+//      |    GELU .................. gelu (N,4C/n)
+//      |    linear 4C/n -> C ...... by rows
+//      |    tp_sum ............ all-reduce; then the bias, once
+//      + <------'
+//      |
+//      x_out (N,C)
+//
+// In the backward pass the two kinds change places. The gradient that enters a layer by rows is the
+// same on all ranks and needs no sum. The gradient that leaves a layer by columns is a term of a
+// sum: every rank's columns have read the same x. So a tp_sum follows the backward pass of each
+// layer by columns, and a block has two sums forward and two backward.
+//
+// The vocabulary is cut as well: a rank holds the rows of wte of its own words (TpGroup.words).
+//
+//     embedding     the rank that has the word gives its row plus the position, the others zeros.
+//                   Then a tp_sum.
+//     classifier    each rank has the logits of its own words. The cross-entropy needs three
+//                   numbers a token from each rank: the largest of its logits, the sum of
+//                   e^(logit - largest), and the target's logit or 0 (tp_xent). No rank holds
+//                   all logits.
+//     its backward  dx is a sum over all words, so a term from each rank: a tp_sum.
+//
+// Unlike a gradient's sum, these cannot overlap with computation: what follows needs them. So the
+// ranks of a group should share a fast link. README.md counts what they send; --recompute block
+// sums again what attention gives, in all blocks but the last.
+//
+// LayerNorms, wpe and the biases of the layers by rows are on every rank. All ranks of a group have
+// the same gradients for these, bit for bit, and so make the same updates. In the gradient's norm
+// they count once, on the group's rank 0 (tp_counts).
 #include "ranks.h"
 
 #ifndef TP_ALWAYS

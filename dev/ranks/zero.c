@@ -1,4 +1,19 @@
 // Data parallelism and ZeRO: what each rank stores, and what the ranks communicate when (ranks.h).
+//
+// Every rank runs the whole model on its part of the batch. ZeRO (Rajbhandari et al. 2020, arXiv
+// 1910.02054) divides what is stored between updates among the n ranks:
+//
+//     stage   parameters   gradients   moments   communication for each update
+//     0       all          all         all       gradients: all-reduce in the last micro-batch
+//     1       all          all         1/n       gradients: reduce-scatter in the last micro-batch;
+//                                                parameters: all-gather after the update
+//     2       all          1/n         1/n       the same, with a reduce-scatter in every
+//                                                micro-batch
+//     3       1/n          1/n         1/n       gradients as in 2; parameters: all-gather just
+//                                                before each use, forward and backward
+//
+// Communication overlaps the backward pass: a bucket's gradients are sent as soon as they are
+// complete, while the blocks before it compute.
 #include "ranks.h"
 #include <assert.h>
 
@@ -549,6 +564,17 @@ const float *bucket_get(void *zero, Kept what, int worker, int bucket) {
     }
     return z->tp.size > 1 ? bucket_join(z, whole, bucket) : bucket_show(z, whole, bucket);
 }
+
+// ---- DiLoCo ----
+//
+// DiLoCo: workers that rarely communicate (Douillard et al. 2023, arXiv 2311.08105, algorithm 1).
+//
+// A round: each worker makes H AdamW updates on its own data, with its own moments. Then the outer
+// optimizer, SGD with Nesterov momentum, updates the parameters that the round began with (outer).
+// Its gradient is the mean over the workers of how far they have moved:
+//
+//     delta = mean(outer - p)    momentum = mu momentum + delta
+//     p = outer = outer - lr (delta + mu momentum)          as PyTorch's SGD(nesterov=True)
 
 void diloco_begin(Zero *z) {
     floats_axpby(z->outer_params, 1.0f, z->masters, 0.0f, gpt2_n_params(&z->c), z->stream);

@@ -4,9 +4,7 @@
 
 // The type of a GGUF's matrices, by its name: NAME-f16.gguf, as llama.cpp's own files are called.
 static FloatType export_type(const char *path) {
-    const char *end = "-f16.gguf";
-    size_t n = strlen(path), length = strlen(end);
-    return n >= length && strcmp(path + n - length, end) == 0 ? FLOAT_16 : FLOAT_32;
+    return ends_with(path, "-f16.gguf") ? FLOAT_16 : FLOAT_32;
 }
 
 // The largest half is 65,504; from 65,520 on, rounding would give infinity.
@@ -46,13 +44,13 @@ static bool export_tensors(int fd, TensorFile *f, FloatType type, const char *pa
 static bool export_write(const Run *r, int fd, TensorFile *f, const char *path, Error *err) {
     FloatType type = export_type(r->o.export_file);
     GgufHeader h;
-    if (!gguf_begin(&h, err)) return false;
+    gguf_begin(&h);
     gguf_put_model(&h, &f->config, type);
     tokenizer_put_gguf(&h, &r->tokenizer, f->config.V);
     gguf_put_tensors(&h, &f->config, type);
-    if (!gguf_end(&h, err)) return false;
-    bool put = file_put(fd, h.text, h.n, path, err) && export_tensors(fd, f, type, path, err);
-    free(h.text);
+    gguf_end(&h);
+    bool put = file_put(fd, h.t.text, h.t.n, path, err) && export_tensors(fd, f, type, path, err);
+    free(h.t.text);
     return put;
 }
 

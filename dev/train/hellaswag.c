@@ -27,19 +27,32 @@ static bool hellaswag_read_label(int *label, const JsonNode *root, Error *err) {
                 text ? json_show(v).text : json_type_name(v->type));
 }
 
-// Appends a text's tokens to h, which has room for them. False when there are none.
-static bool hellaswag_encode(HellaSwag *h, const Tokenizer *t, const char *text, size_t n) {
+// Appends a text's tokens to h. False when there are none.
+static bool hellaswag_encode(HellaSwag *h, size_t *room, const Tokenizer *t, const char *text,
+                             size_t n) {
+    h->tokens = (int *)grow_or_die(h->tokens, room, h->n_tokens + n, sizeof *h->tokens, "texts");
     size_t count = tokenizer_encode(t, h->tokens + h->n_tokens, text, n);
     h->n_tokens += count;
     return count > 0;
 }
 
-//   scratch: room for the longest ending and a space
-static bool hellaswag_read_example(HellaSwag *h, const Tokenizer *t, const JsonNode *root,
-                                   char *scratch, Error *err) {
+// Ending v: the tokens of a space and its text.
+static bool hellaswag_read_ending(HellaSwag *h, size_t *room, const Tokenizer *t, const JsonNode *v,
+                                  Error *err) {
+    if (v->type != JSON_STRING)
+        return fail(err, "byte %zu: an ending is %s, not a string", v->at, json_type_name(v->type));
+    if (v->length == 0) return fail(err, "byte %zu: an ending has no tokens", v->at);
+    char *text = (char *)alloc_or_die(v->length + 1, "an ending");
+    text[0] = ' ';
+    memcpy(text + 1, v->text, v->length);
+    hellaswag_encode(h, room, t, text, v->length + 1);
+    free(text);
+    return true;
+}
+
+static bool hellaswag_read_example(HellaSwag *h, size_t *room, const Tokenizer *t,
+                                   const JsonNode *root, Error *err) {
     HellaSwagExample *x = &h->examples[h->n];
-    if (root->type != JSON_OBJECT)
-        return fail(err, "%s, not an object", json_type_name(root->type));
     const JsonNode *ctx = json_need(root, "ctx", JSON_STRING, err);
     const JsonNode *endings = ctx ? json_need(root, "endings", JSON_ARRAY, err) : NULL;
     if (!endings || !hellaswag_read_label(&x->label, root, err)) return false;
@@ -47,82 +60,49 @@ static bool hellaswag_read_example(HellaSwag *h, const Tokenizer *t, const JsonN
         return fail(err, "byte %zu: %zu endings, not %d", endings->at, endings->length, ENDINGS);
     size_t *at = x->at;
     *at++ = h->n_tokens;
-    if (!hellaswag_encode(h, t, ctx->text, ctx->length))
+    if (!hellaswag_encode(h, room, t, ctx->text, ctx->length))
         return fail(err, "byte %zu: \"ctx\" is empty, there is no text to continue", ctx->at);
     for (const JsonNode *v = json_first(endings); v < json_end(endings); v = json_next(v)) {
-        if (v->type != JSON_STRING)
-            return fail(err, "byte %zu: an ending is %s, not a string", v->at,
-                        json_type_name(v->type));
-        if (v->length == 0) return fail(err, "byte %zu: an ending has no tokens", v->at);
-        scratch[0] = ' ';
-        memcpy(scratch + 1, v->text, v->length);
         *at++ = h->n_tokens;
-        hellaswag_encode(h, t, scratch, v->length + 1);
+        if (!hellaswag_read_ending(h, room, t, v, err)) return false;
     }
     *at = h->n_tokens;
     h->n++;
     return true;
 }
 
-static bool hellaswag_read_line(HellaSwag *h, const Tokenizer *t, const char *line, size_t n,
-                                Error *err) {
-    Json j;
-    if (!json_parse(&j, line, n, err)) return false;
-    char *scratch = (char *)alloc_or_die(n, "a line of HellaSwag");    // two quotes > a space
-    bool good = hellaswag_read_example(h, t, j.root, scratch, err);
-    free(scratch);
-    json_free(&j);
-    return good;
-}
-
-static bool hellaswag_blank(const char *line, size_t n) {
-    while (n > 0 && (line[n - 1] == ' ' || line[n - 1] == '\t' || line[n - 1] == '\r')) n--;
-    return n == 0;
-}
-
-static bool hellaswag_read_lines(HellaSwag *h, const Tokenizer *t, const char *text, size_t n,
-                                 Error *err) {
+// Reads all of a file, whose name is for errors. After a failure nothing is left to free.
+static bool hellaswag_read(HellaSwag *h, FILE *file, const char *name, const Tokenizer *t,
+                           Error *err) {
+    Jsonl j;
+    const JsonNode *root = NULL;
     Error why;
-    size_t number = 1;
-    for (size_t i = 0, length; i < n; i += length + 1, number++) {
-        const char *end = (const char *)memchr(text + i, '\n', n - i);
-        length = end ? (size_t)(end - (text + i)) : n - i;
-        if (hellaswag_blank(text + i, length)) continue;
-        if (!hellaswag_read_line(h, t, text + i, length, &why))
-            return fail(err, "line %zu: %.400s", number, why.text);
-    }
-    return h->n > 0 || fail(err, "there is no example in it");
-}
-
-// Parses the n bytes of a file. A text has no more tokens than bytes, and its two quotes outweigh
-// the space that an ending gains, so n tokens hold all texts. After a failure nothing is left to
-// free.
-static bool hellaswag_parse(HellaSwag *h, const char *text, size_t n, const Tokenizer *t,
-                            Error *err) {
+    size_t examples = 0, tokens = 0;
+    bool good = true;
     memset(h, 0, sizeof *h);
-    const char *kind = file_kind((const unsigned char *)text, n);
-    if (kind) return fail(err, "not JSON lines but %s", kind);
-    size_t lines = 1;
-    for (size_t i = 0; i < n; i++) lines += text[i] == '\n';
-    h->examples = (HellaSwagExample *)alloc_or_die(lines * sizeof *h->examples, "HellaSwag");
-    h->tokens = (int *)alloc_or_die(n * sizeof *h->tokens, "HellaSwag");
-    bool good = hellaswag_read_lines(h, t, text, n, err);
-    int *fitted = good ? (int *)realloc(h->tokens, h->n_tokens * sizeof *fitted) : NULL;
-    if (fitted) h->tokens = fitted;
+    memset(&j, 0, sizeof j);
+    jsonl_begin(&j, file, name);
+    do {
+        good = jsonl_next(&j, &root, err);
+        h->examples = (HellaSwagExample *)grow_or_die(h->examples, &examples, h->n + 1,
+                                                      sizeof *h->examples, "HellaSwag");
+        if (good && root && !hellaswag_read_example(h, &tokens, t, root, &why))
+            good = fail(err, "%s: line %llu: %.400s", name, (unsigned long long)j.line, why.text);
+    } while (good && root);
+    if (good && h->n == 0) good = fail(err, "%s: there is no example in it", name);
     if (good) h->losses = (EndingLoss *)alloc_or_die(ENDINGS * h->n * sizeof *h->losses,
                                                      "HellaSwag");
     else hellaswag_close(h);
+    jsonl_free(&j);
     return good;
 }
 
 bool hellaswag_open(HellaSwag *h, const char *path, const Tokenizer *t, Error *err) {
-    FileMap file;
-    Error why;
-    memset(h, 0, sizeof *h);
-    if (!file_map(&file, path, err)) return false;
-    bool good = hellaswag_parse(h, (const char *)file.bytes, file.n, t, &why);
-    file_unmap(&file);
-    return good || fail(err, "%s: %.450s", path, why.text);
+    FILE *file = fopen(path, "rb");
+    if (!file) return fail(err, "%s: cannot open it: %s", path, strerror(errno));
+    bool good = hellaswag_read(h, file, path, t, err);
+    fclose(file);
+    return good;
 }
 
 // ---- rows for the model ----

@@ -2,7 +2,9 @@
 // update; and when to evaluate, sample, save and stop (train.h).
 #include "train.h"
 
-bool round_is_over(const Run *r, uint64_t step, uint64_t tokens) {
+// True if all ranks have the same parameters after this update: always, or at the end of a DiLoCo
+// round.
+static bool round_is_over(const Run *r, uint64_t step, uint64_t tokens) {
     return r->o.outer_every == 0 || step % (uint64_t)r->o.outer_every == 0
         || run_done(&r->length, step, tokens, NAN);
 }

@@ -1,6 +1,5 @@
 // Opening a run: flags, ranks, data, model, output; and closing it (train.h).
 #include "train.h"
-#include <dirent.h>
 
 Sharing run_sharing(const TrainOptions *o, Comm *data, Comm *tensor) {
     uint64_t micro_batches = o->batches.batch / o->batches.unit;
@@ -53,10 +52,9 @@ void open_tokenizer(Run *r, const char *checkpoint) {
     if (!path[0]) return;
     if (!tokenizer_load(&r->tokenizer, path, &err))
         die("%s%s", err.text, r->o.tokenizer ? "" : "; name another one with --tokenizer FILE");
-    FILE *f = open_memstream(&r->tokenizer_json, &r->tokenizer_bytes);
-    if (!f) die("memory: none left for the tokenizer");
-    tokenizer_print(f, &r->tokenizer);
-    fclose(f);
+    text_begin(&r->tokenizer_json);
+    tokenizer_print(r->tokenizer_json.f, &r->tokenizer);
+    text_end(&r->tokenizer_json);
 }
 
 Config fresh_config(const Run *r) {
@@ -210,9 +208,8 @@ void check_data(const Run *r) {
         die("--data: %s: cannot open the directory: %s; `./prepare tales --out DIR` writes one",
             data, strerror(errno));
     for (struct dirent *e; dir && (e = readdir(dir)) != NULL; ) {
-        const char *end = strrchr(e->d_name, '.');
-        shards = shards || (end && strcmp(end, ".bin") == 0);
-        texts = texts || (end && strcmp(end, ".txt") == 0);
+        shards = shards || ends_with(e->d_name, ".bin");
+        texts = texts || ends_with(e->d_name, ".txt");
     }
     if (dir) closedir(dir);
     if (texts && !shards)
@@ -327,7 +324,7 @@ void run_generate(Run *r) {
                 : (int)tokenizer_encode(&r->tokenizer, r->text, r->o.generate, prompt);
     if (n == 0) r->text[n++] = r->tokenizer.eot;
     Rng rng = rng_make((uint64_t)r->o.seed, 0);
-    print_prompt(r->o.generate, stdout);
+    fputs(r->o.generate, stdout);
     generate(r, &rng, n, r->o.max_new, stdout);
     if (fflush(stdout) != 0 || ferror(stdout))
         die("the text cannot be written: %s", strerror(errno));
@@ -343,7 +340,7 @@ void run_close(Run *r) {
     free(r->losses);
     free(r->text);
     free(r->sampler.candidates);
-    free(r->tokenizer_json);
+    free(r->tokenizer_json.text);
     free(r->given);
     json_free(&r->saved);
     if (r->lock >= 0) close(r->lock);
@@ -359,14 +356,11 @@ void run_close(Run *r) {
 // is gone, the run ends.
 static void open_ranks(Run *r) {
     Error err;
-    if (r->o.resume) restore_timeout(r);
     if (!comm_open(&r->comm, r->o.timeout, &err)) {
         if (r->comm.heartbeat.told) exit(1);         // rank 0 prints why
         die("%s", err.text);
     }
     if (r->comm.size == 1) return;
-    if (r->o.generate || r->o.export_file)
-        die("--%s: needs one rank; start it alone", r->o.generate ? "generate" : "export");
     if (r->comm.rank > 0 && !freopen("/dev/null", "w", stdout))
         die("/dev/null: cannot be written: %s", strerror(errno));
     const char *advice = r->o.out ? "continue from the last checkpoint with --resume" : "";
@@ -379,7 +373,7 @@ bool run_start(Run *r, Model *model, Machine *machine, int argc, char **argv) {
     threads_wait_politely(argv);
 #endif
     argv = arguments(&argc, argv);
-    open_standard_streams();
+    signal(SIGXFSZ, SIG_IGN);                    // a limit on file sizes is an error of write()
     r->lock = r->saved_step = -1;
     r->eval_loss = r->good_loss = NAN;
     r->model = model;
@@ -389,8 +383,10 @@ bool run_start(Run *r, Model *model, Machine *machine, int argc, char **argv) {
         if (launched_as(LAUNCH_RANK, 0) == 0) train_options_help(stdout);
         return false;
     }
-    if (!r->o.plan) open_ranks(r);
+    if ((r->o.generate || r->o.export_file) && launched_as(LAUNCH_SIZE, 1) > 1)
+        die("--%s: needs one rank; start it alone", r->o.generate ? "generate" : "export");
     if (r->o.resume) restore_options(r);
+    if (!r->o.plan) open_ranks(r);
     threads_begin(r->o.threads);
     return true;
 }

@@ -242,16 +242,6 @@ void train_options_echo(Log *log, const TrainOptions *o) {
 
 // ---- rules between flags ----
 
-static bool train_options_check_data(const TrainOptions *o, Error *err) {
-    if (o->data && (o->train || o->val))
-        return fail(err, "--data: names both splits; give --data, or --train and --val");
-    if (!o->generate && o->train && !o->val)
-        return fail(err, "--val: missing; --train needs --val too, or give --data for both");
-    if (o->generate || o->export_file || o->plan || o->data || o->train) return true;
-    return fail(err, "--data: there is nothing to train on; `./prepare tales --out DIR` writes a "
-                     "corpus, --data DIR reads it");
-}
-
 // The divisors of n nearest to `near`, below and above: valid numbers of heads.
 static void divisors_around(int *below, int *above, int n, int near) {
     for (*below = near < n ? near : n; n % *below != 0; ) --*below;
@@ -281,24 +271,6 @@ static bool train_options_check_model(const TrainOptions *o, Error *err) {
                 o->channels, below, above);
 }
 
-// Parses --batch-schedule and checks the flags that depend on it.
-static bool train_options_check_batch(TrainOptions *o, Error *err) {
-    if (!batch_schedule_parse(&o->batches, o->batch_schedule, err)) return false;
-    bool changes = o->batches.rule != BATCH_CONSTANT, adapts = o->batches.rule == BATCH_ADAPTIVE;
-    if (!changes && o->batch_lr != BATCH_LR_NONE)
-        return fail(err, "--batch-lr: needs a batch that changes; add --batch-schedule, or give "
-                         "--batch-lr none");
-    if (changes && o->exact_sum)
-        return fail(err, "--exact-sum: needs a constant batch; leave --batch-schedule out");
-    if (o->batches.rule == BATCH_LINEAR && o->batch_tokens == 0)
-        return fail(err, "--batch-tokens: missing; --batch-schedule linear grows the batch up to "
-                         "--batch-tokens");
-    if ((adapts || o->noise_scale) && o->outer_every > 0)
-        return fail(err, "--%s: needs the gradient averaged over all ranks; with --outer-every "
-                         "each rank has its own", adapts ? "batch-schedule" : "noise-scale");
-    return true;
-}
-
 bool train_options_check_optimizer(const TrainOptions *o, Error *err) {
     static const char *const adamws[] = { "beta1", "beta2" };
     for (int i = 0; i < 2; i++)
@@ -308,69 +280,9 @@ bool train_options_check_optimizer(const TrainOptions *o, Error *err) {
     return true;
 }
 
-static bool train_options_check_average(const TrainOptions *o, Error *err) {
-    if (o->average_tokens == 0 || o->outer_every == 0) return true;
-    return fail(err, "--average-tokens: averages the weights that all ranks share, and with "
-                     "--outer-every each rank has its own; leave it out");
-}
-
-// Sets the length of the run. A decaying learning rate needs to know where the run ends.
-static bool train_options_check_length(TrainOptions *o, Error *err) {
-    if (o->batches.rule == BATCH_ADAPTIVE && o->lr_schedule != LR_CONSTANT && !o->plan
-        && !train_options_given(o, "tokens"))
-        return fail(err, "--tokens: missing; a decaying learning rate needs the length of the run "
-                         "in tokens, which an adaptive batch leaves open; add --tokens N, or "
-                         "--lr-schedule constant");
-    if (o->target_loss > 0 && o->eval_every.n == 0)
-        return fail(err, "--eval-every: --target-loss is checked at each evaluation, and 0 "
-                         "evaluates only at the end");
-    bool steps = train_options_given(o, "steps"), tokens = train_options_given(o, "tokens");
-    if (steps && tokens)
-        return fail(err, "--tokens: --steps already sets the length; give one or the other");
-    if (steps || tokens) return true;
-    if (o->target_loss == 0) {
-        o->steps = 1000;
-        return true;
-    }
-    if (o->lr_schedule == LR_CONSTANT || o->plan) return true;
-    return fail(err, "--lr-schedule: a decaying learning rate needs the length of the run, which "
-                     "--target-loss leaves open; add --tokens N, or --lr-schedule constant");
-}
-
-static bool train_options_check_machine(const TrainOptions *o, bool on_gpu, Error *err) {
-    return on_gpu || !train_options_given(o, "recompute")
-        || fail(err, "--recompute: needs a GPU (train_gpt2cu); leave it out");
-}
-
 int train_options_stage(const TrainOptions *o, int ranks) {
     if (train_options_given(o, "zero")) return o->zero;
     return ranks > 1 && o->comm_dtype == 0 && !o->exact_sum && o->outer_every == 0 ? 1 : 0;
-}
-
-static bool train_options_check_ranks(const TrainOptions *o, Error *err) {
-    if (o->zero > 0 && o->outer_every > 0)
-        return fail(err, "--zero: shards one common update across ranks, and with --outer-every "
-                         "each rank makes updates of its own; give one of them");
-    if (!o->exact_sum) return true;
-    const char *other = o->tensor_parallel > 1 ? "--tensor-parallel"
-                      : o->zero > 0 ? "--zero" : o->outer_every > 0 ? "--outer-every"
-                      : o->comm_dtype != 0 ? "--comm-dtype bf16" : NULL;
-    if (other)
-        return fail(err, "--exact-sum: %s changes the sum of gradients; give one of them", other);
-    return true;
-}
-
-// A plan is made from flags alone; a CPU may plan --recompute for a GPU.
-static bool train_options_check_plan(const TrainOptions *o, Error *err) {
-    if (o->plan_search && !o->plan_gpu)
-        return fail(err, "--plan-search: needs --plan-gpu h100,16,450GB/s:8+50GB/s, or others");
-    if (o->plan_gpu && !o->plan)
-        return fail(err, "--plan-gpu: names the machines that --plan plans for; add --plan");
-    if (o->plan && (o->resume || o->generate || o->export_file))
-        return fail(err, "--plan: plans a training run from its flags; leave --%s out%s",
-                    o->resume ? "resume" : o->generate ? "generate" : "export",
-                    o->resume ? ", and name its model with --init" : "");
-    return true;
 }
 
 // Whether --generate or --export, which only read a checkpoint, take this flag into account.
@@ -386,15 +298,15 @@ static bool option_reads(const Option *row, const TrainOptions *o) {
 
 static bool train_options_check_reading(const TrainOptions *o, Error *err) {
     const char *reader = o->generate ? "generate" : o->export_file ? "export" : NULL;
-    const char *name = o->export_file ? o->export_file : "", *end = strrchr(name, '.');
     if (o->generate && o->export_file)
         return fail(err, "--export: --generate is given too; give one of them");
     for (int i = 0; reader && i < train_rows; i++)
         if (o->given.set[i] && !option_reads(&train_table[i], o))
             return fail(err, "--%s: is for training, and --%s only reads a checkpoint "
                              "(--init DIR); leave it out", train_table[i].name, reader);
-    return !o->export_file || (end && strcmp(end, ".gguf") == 0)
-        || fail(err, "--export: '%.40s' must end in .gguf: GGUF is all that it writes", name);
+    return !o->export_file || ends_with(o->export_file, ".gguf")
+        || fail(err, "--export: '%.40s' must end in .gguf: GGUF is all that it writes",
+                o->export_file);
 }
 
 bool train_options_workers(int *workers, const TrainOptions *o, int ranks, Error *err) {
@@ -405,15 +317,98 @@ bool train_options_workers(int *workers, const TrainOptions *o, int ranks, Error
                 o->tensor_parallel);
 }
 
+// A rule between flags that is broken, and what to say then; the first one counts.
+typedef struct { bool broken; const char *says; } Rule;
+
+static bool rules_hold(const Rule *rules, int n, Error *err) {
+    for (int i = 0; i < n; i++) if (rules[i].broken) return fail(err, "%s", rules[i].says);
+    return true;
+}
+
+#define RULES_HOLD(rules, err) rules_hold(rules, (int)(sizeof rules / sizeof *rules), err)
+
+// A plan is made from flags alone; a CPU may plan --recompute for a GPU.
+static bool train_options_check_plan(const TrainOptions *o, Error *err) {
+    const Rule rules[] = {
+        { o->plan_search && !o->plan_gpu,
+          "--plan-search: needs --plan-gpu h100,16,450GB/s:8+50GB/s, or others" },
+        { o->plan_gpu && !o->plan,
+          "--plan-gpu: names the machines that --plan plans for; add --plan" },
+        { o->plan && o->resume,
+          "--plan: plans a training run from its flags; leave --resume out, and name its model "
+          "with --init" },
+        { o->plan && o->generate,
+          "--plan: plans a training run from its flags; leave --generate out" },
+        { o->plan && o->export_file,
+          "--plan: plans a training run from its flags; leave --export out" },
+    };
+    return RULES_HOLD(rules, err);
+}
+
 bool train_options_check(TrainOptions *o, Error *err) {
-    if (o->resume && o->overwrite)
-        return fail(err, "--resume: continues a run, --overwrite replaces it; give one of them");
-    if (o->resume && !o->out)
-        return fail(err, "--resume: needs --out DIR, the directory of the run to continue");
-    return train_options_check_model(o, err) && train_options_check_batch(o, err)
-        && train_options_check_average(o, err) && train_options_check_length(o, err)
-        && train_options_check_data(o, err) && train_options_check_ranks(o, err)
-        && train_options_check_machine(o, ON_GPU || o->plan_gpu, err);
+    bool parsed = batch_schedule_parse(&o->batches, o->batch_schedule, err);
+    if (!parsed || !train_options_check_model(o, err)) return false;
+    const BatchRule batch = o->batches.rule;
+    const bool steps = train_options_given(o, "steps"), tokens = train_options_given(o, "tokens");
+    const bool target = o->target_loss > 0, decays = o->lr_schedule != LR_CONSTANT && !o->plan;
+    const Rule rules[] = {
+        { o->resume && o->overwrite,
+          "--resume: continues a run, --overwrite replaces it; give one of them" },
+        { o->resume && !o->out, "--resume: needs --out DIR, the directory of the run to continue" },
+
+        { batch == BATCH_CONSTANT && o->batch_lr != BATCH_LR_NONE,
+          "--batch-lr: needs a batch that changes; add --batch-schedule, or give --batch-lr none" },
+        { batch != BATCH_CONSTANT && o->exact_sum,
+          "--exact-sum: needs a constant batch; leave --batch-schedule out" },
+        { batch == BATCH_LINEAR && o->batch_tokens == 0,
+          "--batch-tokens: missing; --batch-schedule linear grows the batch up to --batch-tokens" },
+        { batch == BATCH_ADAPTIVE && o->outer_every > 0,
+          "--batch-schedule: needs the gradient averaged over all ranks; with --outer-every each "
+          "rank has its own" },
+        { o->noise_scale && o->outer_every > 0,
+          "--noise-scale: needs the gradient averaged over all ranks; with --outer-every each rank "
+          "has its own" },
+        { o->average_tokens > 0 && o->outer_every > 0,
+          "--average-tokens: averages the weights that all ranks share, and with --outer-every "
+          "each rank has its own; leave it out" },
+
+        // A decaying learning rate needs to know where the run ends.
+        { batch == BATCH_ADAPTIVE && decays && !tokens,
+          "--tokens: missing; a decaying learning rate needs the length of the run in tokens, "
+          "which an adaptive batch leaves open; add --tokens N, or --lr-schedule constant" },
+        { target && o->eval_every.n == 0,
+          "--eval-every: --target-loss is checked at each evaluation, and 0 evaluates only at the "
+          "end" },
+        { steps && tokens, "--tokens: --steps already sets the length; give one or the other" },
+        { target && decays && !steps && !tokens,
+          "--lr-schedule: a decaying learning rate needs the length of the run, which "
+          "--target-loss leaves open; add --tokens N, or --lr-schedule constant" },
+
+        { o->data && (o->train || o->val),
+          "--data: names both splits; give --data, or --train and --val" },
+        { !o->generate && o->train && !o->val,
+          "--val: missing; --train needs --val too, or give --data for both" },
+        { !o->generate && !o->export_file && !o->plan && !o->data && !o->train,
+          "--data: there is nothing to train on; `./prepare tales --out DIR` writes a corpus, "
+          "--data DIR reads it" },
+
+        { o->zero > 0 && o->outer_every > 0,
+          "--zero: shards one common update across ranks, and with --outer-every each rank makes "
+          "updates of its own; give one of them" },
+        { o->exact_sum && o->tensor_parallel > 1,
+          "--exact-sum: --tensor-parallel changes the sum of gradients; give one of them" },
+        { o->exact_sum && o->zero > 0,
+          "--exact-sum: --zero changes the sum of gradients; give one of them" },
+        { o->exact_sum && o->outer_every > 0,
+          "--exact-sum: --outer-every changes the sum of gradients; give one of them" },
+        { o->exact_sum && o->comm_dtype != COMM_FP32,
+          "--exact-sum: --comm-dtype bf16 changes the sum of gradients; give one of them" },
+
+        { !ON_GPU && !o->plan_gpu && train_options_given(o, "recompute"),
+          "--recompute: needs a GPU (train_gpt2cu); leave it out" },
+    };
+    if (!steps && !tokens && !target) o->steps = 1000;
+    return RULES_HOLD(rules, err);
 }
 
 const char *option_saved_words(const JsonNode *v) {
@@ -476,7 +471,9 @@ bool train_options_restore(TrainOptions *o, const JsonNode *saved, Error *err) {
     return true;
 }
 
-int64_t recipe_batch(int argc, char **argv) {
+// Scripts end in "$@", so a user can override a recipe's flags. If --batch-tokens is given twice
+// and no --lr follows, --lr was chosen for the first batch: returns that batch, otherwise 0.
+static int64_t recipe_batch(int argc, char **argv) {
     double batch = 0.0;
     bool again = false;
     for (int i = 1; i < argc; i++) {
@@ -492,20 +489,6 @@ int64_t recipe_batch(int argc, char **argv) {
     return again ? (int64_t)batch : 0;
 }
 
-// A path needs room for the names of a checkpoint's files: the system's limit is 4,096 bytes.
-static bool train_options_check_paths(const TrainOptions *o, Error *err) {
-    const size_t MOST = 4000;
-    for (int i = 0; i < train_rows; i++) {
-        const Option *row = &train_table[i];
-        if (row->type != OPT_TEXT || strcmp(row->name, "generate") == 0) continue;
-        const char *text = *(const char *const *)((const char *)o + row->field);
-        if (text && strlen(text) > MOST)
-            return fail(err, "--%s: its value has %zu bytes; at most %zu are possible", row->name,
-                        strlen(text), MOST);
-    }
-    return true;
-}
-
 bool train_options_parse(TrainOptions *o, int argc, char **argv, Error *err) {
     *option_hints() = train_hints;
     if (!options_parse(o, train_table, train_rows, argc, argv, NULL, NULL, err)) return false;
@@ -514,9 +497,8 @@ bool train_options_parse(TrainOptions *o, int argc, char **argv, Error *err) {
     if (o->help) return true;
     o->resume = train_options_given(o, "resume");
     if (o->plan_search) o->plan = true;
-    if (!train_options_check_paths(o, err) || !train_options_check_plan(o, err)
-        || !train_options_check_reading(o, err) || !train_options_check_optimizer(o, err))
-        return false;
+    if (!train_options_check_plan(o, err) || !train_options_check_reading(o, err)
+        || !train_options_check_optimizer(o, err)) return false;
     return o->resume || train_options_check(o, err);
 }
 

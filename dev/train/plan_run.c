@@ -118,7 +118,8 @@ static double plan_noise_scale(const char *out) {
     return last;
 }
 
-int grad_copies(const Run *r, int workers) {
+// Copies of the gradients beside their sum.
+static int grad_copies(const Run *r, int workers) {
     uint64_t micro_batches = r->o.batches.batch / r->o.batches.unit;
     if (r->o.exact_sum) return tree_level(micro_batches - 1);
     return measures_noise(&r->o) && workers == 1 ? 1 : 0;
@@ -153,19 +154,27 @@ PlanFacts plan_facts(const Run *r, const Config *c, const PlanMachine *machine) 
     return f;
 }
 
+// The model's sizes, and T. workers: for the batch schedule; 0: none is needed.
+static Config plan_model(Run *r, int workers) {
+    Path from;
+    Config c;
+    bool loaded = find_checkpoint(&from, &c, r);
+    if (workers > 0) open_rules(r, loaded, &from, &c, workers);
+    else set_seq_len(r, loaded, &from, &c);
+    open_tokenizer(r, loaded ? from.text : NULL);
+    if (workers > 0) check_exact_sum(r);
+    check_data(r);
+    if (r->o.data || r->o.train) open_split(&r->train, r, r->o.train, "train");
+    return loaded ? c : fresh_config(r);
+}
+
 // Searches for the best mixture on the machines of --plan-gpu; the model alone is this run's.
 static void run_plan_search(Run *r) {
     SearchFacts f;
-    Path from;
     Error err;
     memset(&f, 0, sizeof f);
     if (!plan_machine_parse(&f.machine, r->o.plan_gpu, &err)) die("%s", err.text);
-    bool loaded = find_checkpoint(&from, &f.c, r);
-    set_seq_len(r, loaded, &from, &f.c);
-    open_tokenizer(r, loaded ? from.text : NULL);
-    check_data(r);
-    if (r->o.data || r->o.train) open_split(&r->train, r, r->o.train, "train");
-    if (!loaded) f.c = fresh_config(r);
+    f.c = plan_model(r, 0);
     f.T = r->T;
     f.tokens = r->o.tokens > 0 ? (double)r->o.tokens : 0.0;
     f.batch = (double)r->o.batch_tokens;
@@ -174,8 +183,6 @@ static void run_plan_search(Run *r) {
 }
 
 void run_plan(Run *r) {
-    Path from;
-    Config c;
     Error err;
     Log log;
     r->comm.size = 1;                            // no other rank to disconnect from
@@ -187,19 +194,13 @@ void run_plan(Run *r) {
     PlanMachine machine = plan_machine(r);
     int workers;
     if (!train_options_workers(&workers, &r->o, machine.count, &err)) die("%s", err.text);
-    bool loaded = find_checkpoint(&from, &c, r);
-    open_rules(r, loaded, &from, &c, workers);
-    open_tokenizer(r, loaded ? from.text : NULL);
-    check_exact_sum(r);
-    check_data(r);
-    if (r->o.data || r->o.train) open_split(&r->train, r, r->o.train, "train");
-    if (!loaded) c = fresh_config(r);
+    Config c = plan_model(r, workers);
     if (!tp_group_check(&c, r->o.tensor_parallel, &err)) die("%s", err.text);
 #ifndef TRAINS_ON_GPU
     if (!machine.gpu && machine.speed_from == SPEED_UNKNOWN) measure_speed(&machine, r, &c);
 #endif
     PlanFacts f = plan_facts(r, &c, &machine);
     log_off(&log);
-    if (!plan_check(&f, &err) || (r->o.log && !log_open(&log, r->o.log, LOG_OURS, &err))
+    if ((r->o.log && !log_open(&log, r->o.log, LOG_OURS, &err))
         || !plan_print(stdout, &log, &f, &err) || !log_close(&log, &err)) die("%s", err.text);
 }

@@ -69,13 +69,6 @@ void generate(Run *r, Rng *rng, int n, int max_new, FILE *out) {
     fputc('\n', out);
 }
 
-void print_prompt(const char *prompt, FILE *out) {
-    Utf8Printer printer = { { 0 }, 0, isatty(fileno(out)) != 0 };
-    if (!printer.terminal) fputs(prompt, out);
-    else utf8_print(&printer, out, prompt, strlen(prompt));
-    utf8_print_end(&printer, out);
-}
-
 static void log_sample(Run *r, const char *text, size_t length) {
     log_begin(&r->log, "sample");
     log_int(&r->log, "step", (int64_t)r->step);
@@ -87,18 +80,17 @@ static void log_sample(Run *r, const char *text, size_t length) {
 // Prints and logs a sample that begins a new text.
 static void print_sample(Run *r) {
     Rng rng = rng_make((uint64_t)r->o.seed, 1000000 + r->step);
-    char *text = NULL;
-    size_t length = 0;
-    r->sampler.copy = open_memstream(&text, &length);
-    if (!r->sampler.copy) die("a sample: %s", strerror(errno));
+    TextBuffer text;
+    text_begin(&text);
+    r->sampler.copy = text.f;
     r->text[0] = r->tokenizer.eot;
     printf("%s--- the model writes ---\n", isatty(STDOUT_FILENO) ? "\r\033[K" : "");
     generate(r, &rng, 1, r->o.max_new, stdout);
     printf("---\n");
-    if (fclose(r->sampler.copy) != 0) die("a sample: %s", strerror(errno));
+    text_end(&text);
     r->sampler.copy = NULL;
-    log_sample(r, text, length);
-    free(text);
+    log_sample(r, text.text, text.n);
+    free(text.text);
 }
 
 void report_sample(Run *r) {

@@ -9,13 +9,11 @@ static Shown hash_text(uint64_t hash) {
 }
 
 char *options_json(const Run *r) {
-    char *text = NULL;
-    size_t n;
+    TextBuffer text;
     Log json;
     Error err;
-    FILE *file = open_memstream(&text, &n);
-    if (!file) die("memory: none left for the run's options");
-    log_to(&json, file, "the run's options");
+    text_begin(&text);
+    log_to(&json, text.f, "the run's options");
     log_begin(&json, "options");
     train_options_echo(&json, &r->o);
     log_int(&json, "train_tokens", (int64_t)r->train.n_tokens);
@@ -23,8 +21,8 @@ char *options_json(const Run *r) {
     log_text(&json, "val_hash", hash_text(r->val_hash).text);
     if (!log_end(&json, &err)) die("%s", err.text);
     free(json.line);
-    fclose(file);
-    return text;
+    text_end(&text);
+    return text.text;
 }
 
 // The source of a save's buckets (Checkpoint.source), with progress.
@@ -50,16 +48,15 @@ void save(Run *r) {
           (int64_t)r->batch, (int64_t)r->norm_test.batch, r->norm_test.waited,
           r->noise.g2, r->noise.s, r->noise.weight, r->noise_adam.g2, r->noise_adam.s,
           r->noise_adam.weight, stopped ? NAN : r->good_loss },
-        options_json(r), saving_bucket, &saving, false, r->zero->sgd, r->zero->averages,
-        { (const unsigned char *)r->tokenizer_json, r->tokenizer_bytes },
+        options_json(r), saving_bucket, &saving, r->zero->sgd, r->zero->averages,
+        { (const unsigned char *)r->tokenizer_json.text, r->tokenizer_json.n },
         r->tokenizer.vocab_size > 0 ? r->tokenizer.eot : -1, &whole,
     };
     Error err;
     double start = seconds_now();
     bool failed = false;
     saving.progress.total = (double)kept_end(&k) * gpt2_n_buckets(&k.config);
-    if (r->comm.rank == 0) failed = !checkpoint_is_locked(r->lock, r->o.out, &err);
-    if (r->comm.rank > 0 || failed) checkpoint_follow(&k);
+    if (r->comm.rank > 0) checkpoint_follow(&k);
     else failed = !checkpoint_save(r->o.out, &k, r->o.keep, &err);
     progress_end(&saving.progress);
     free((char *)k.options);
@@ -92,25 +89,27 @@ void die_checkpoint(const Run *r, const char *from, const Error *why) {
         (long long)all[i - 1].step);
 }
 
-// Loads this rank's part of the weights, or of a moment, bucket by bucket.
-static void load_series(Run *r, TensorFile *f, Kept what, int worker) {
-    int n = gpt2_n_buckets(&r->spec.c);
-    Progress progress = progress_begin("loading", n);
-    for (int b = 0; b < n; b++) {
-        tensor_file_bucket(bucket_place(r->zero, what, b), f, what, worker, b);
-        bucket_keep(r->zero, what, b);
-        progress_show(&progress, b + 1);
+// Loads this rank's part of a file: of `n` series from `what` on, bucket by bucket.
+static void load_file(Run *r, const char *from, KeptFile file, int64_t workers, Kept what, int n,
+                      int worker) {
+    TensorFile f;
+    Error err;
+    const int buckets = gpt2_n_buckets(&r->spec.c);
+    if (!tensor_file_open(&f, from, file, workers, &r->spec.c, &err)) die_checkpoint(r, from, &err);
+    Progress progress = progress_begin("loading", n * buckets);
+    for (int i = 0; i < n * buckets; i++) {
+        Kept series = (Kept)(what + i / buckets);
+        int b = i % buckets;
+        tensor_file_bucket(bucket_place(r->zero, series, b), &f, series, worker, b);
+        bucket_keep(r->zero, series, b);
+        progress_show(&progress, i + 1);
     }
     progress_end(&progress);
+    tensor_file_close(&f);
 }
 
 void load_params(Run *r, const char *from) {
-    TensorFile f;
-    Error err;
-    if (!tensor_file_open(&f, from, FILE_WEIGHTS, 0, &r->spec.c, &err))
-        die_checkpoint(r, from, &err);
-    load_series(r, &f, KEPT_WEIGHTS, -1);
-    tensor_file_close(&f);
+    load_file(r, from, FILE_WEIGHTS, 0, KEPT_WEIGHTS, 1, -1);
     zero_loaded(r->zero);
 }
 
@@ -123,29 +122,14 @@ void draw_params(Run *r) {
     zero_loaded(r->zero);
 }
 
-// Loads one series of the whole run from a file of its own.
-static void load_alone(Run *r, const char *from, KeptFile file, Kept what, int64_t workers) {
-    TensorFile f;
-    Error err;
-    if (!tensor_file_open(&f, from, file, workers, &r->spec.c, &err)) die_checkpoint(r, from, &err);
-    load_series(r, &f, what, -1);
-    tensor_file_close(&f);
-}
-
 void load_moments(Run *r, const char *from, int64_t workers) {
-    TensorFile f;
-    Error err;
     bool diloco = r->o.outer_every > 0, own = diloco && workers == r->data.size;
-    int worker = own ? r->data.rank : -1;
     if (r->zero->sgd) return;
     if (workers > 0 && !own)
         printf("note    the run had %lld workers, each with moments of its own; the %d workers now "
                "start from their mean\n", (long long)workers, r->data.size);
-    if (!tensor_file_open(&f, from, own ? FILE_WORKERS : FILE_OPTIMIZER, workers, &r->spec.c, &err))
-        die_checkpoint(r, from, &err);
-    load_series(r, &f, KEPT_EXP_AVG, worker);
-    load_series(r, &f, KEPT_EXP_AVG_SQ, worker);
-    tensor_file_close(&f);
+    load_file(r, from, own ? FILE_WORKERS : FILE_OPTIMIZER, workers, KEPT_EXP_AVG, 2,
+              own ? r->data.rank : -1);
 }
 
 void lock_output(Run *r) {
@@ -156,19 +140,6 @@ void lock_output(Run *r) {
 bool find_resumed(Path *from, const Run *r, Error *err) {
     if (r->o.resume_from <= 0) return checkpoint_find(from, r->o.out, err);
     return checkpoint_of_step(from, r->o.out, r->o.resume_from, err);
-}
-
-void restore_timeout(Run *r) {
-    Path from;
-    TrainState state;
-    Json json;
-    Error err;
-    const int row = option_find(train_table, train_rows, "timeout", strlen("timeout"));
-    if (!r->o.out || train_options_given(&r->o, "timeout") || !find_resumed(&from, r, &err)
-        || !checkpoint_load_state(&state, &json, from.text, &err)) return;
-    const JsonNode *timeout = json_get(json_get(json.root, "options"), "timeout");
-    if (timeout) option_read(&r->o, &train_table[row], option_saved_words(timeout));
-    json_free(&json);
 }
 
 // Flags that are gone: the key in state.json, the value that means off, and the last commit that
@@ -209,7 +180,7 @@ void restore_options(Run *r) {
     TrainState state;
     Error err;
     if (!r->o.out) die("--resume: needs --out DIR, the directory of the run to continue");
-    if (r->comm.rank == 0 && access(r->o.out, F_OK) == 0) lock_output(r);
+    if (launched_as(LAUNCH_RANK, 0) == 0 && access(r->o.out, F_OK) == 0) lock_output(r);
     if (!find_resumed(&from, r, &err)) die("--resume: %s", err.text);
     if (!checkpoint_load_state(&state, &r->saved, from.text, &err))
         die_checkpoint(r, from.text, &err);
@@ -247,9 +218,8 @@ static void check_hash(const JsonNode *options, const char *key, uint64_t hash, 
 
 // Older versions tuned a GPU's matrix products, and kept the algorithms beside the weights.
 static void check_not_tuned(const char *from) {
-    Path path;
-    Error err;
-    if (path_join(&path, from, "tune.json", &err) && access(path.text, F_OK) == 0)
+    Path path = path_join(from, "tune.json");
+    if (access(path.text, F_OK) == 0)
         die("--resume: %s holds the algorithms that the run chose, and commit 06c23e3 is the last "
             "that reads it; or delete it: the last bits of what follows may differ", path.text);
 }
@@ -263,11 +233,11 @@ void restore_state(Run *r, const char *from) {
     if (!checkpoint_load_state(&state, &again, from, &err)) die_checkpoint(r, from, &err);
     load_moments(r, from, state.workers);
     if (r->o.outer_every > 0 && state.workers > 0)
-        load_alone(r, from, FILE_OUTER, KEPT_OUTER_MOMENTUM, state.workers);
+        load_file(r, from, FILE_OUTER, state.workers, KEPT_OUTER_MOMENTUM, 1, -1);
     if (r->o.average_tokens > 0
         && json_get_int(&tokens, json_get(again.root, "options"), "average_tokens", 1, INT64_MAX,
                         &err))
-        load_alone(r, from, FILE_AVERAGE, KEPT_AVERAGE, 0);
+        load_file(r, from, FILE_AVERAGE, 0, KEPT_AVERAGE, 1, -1);
     if (json_get_int(&tokens, json_get(again.root, "options"), "train_tokens", 0, INT64_MAX, &err)
         && (size_t)tokens != r->train.n_tokens)
         die("--resume: the run began on %lld tokens, this data has %zu; the data must be the same",

@@ -71,7 +71,6 @@ static bool batch_stages_read(BatchSchedule *s, const char *text) {
 }
 
 bool batch_schedule_parse(BatchSchedule *s, const char *text, Error *err) {
-    char shown[48];
     const char *rest = strchr(text, ':');
     size_t name = strcspn(text, ":");
     int rule = choice_index("constant|linear|stages|adaptive", text, name);
@@ -92,10 +91,9 @@ bool batch_schedule_parse(BatchSchedule *s, const char *text, Error *err) {
             && batch_tokens_read(&s->max, &rest, '\0')
             && s->eta > 0.0 && s->min > 0 && s->min <= s->max && s->max <= BATCH_MOST;
     if (good) return true;
-    option_shown(shown, text, strlen(text));
-    if (rule >= 0) return fail(err, "--batch-schedule: '%s': expected %s", shown, form[rule]);
-    return fail(err, "--batch-schedule: '%s': expected constant, linear:N0,TOKENS, "
-                     "stages:TOKENS=BATCH,... or adaptive:ETA,MIN,MAX, all in tokens", shown);
+    return fail(err, "--batch-schedule: '%s': expected %s", brief(text, strlen(text)).text,
+                rule >= 0 ? form[rule] : "constant, linear:N0,TOKENS, stages:TOKENS=BATCH,... or "
+                "adaptive:ETA,MIN,MAX, all in tokens");
 }
 
 // ---- the batch ----

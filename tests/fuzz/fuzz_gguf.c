@@ -10,7 +10,7 @@ static void check_llmc(const uint8_t *data, size_t size) {
     if (!llmc_config(&c, data, size, &err)) return;
     float *numbers = (float *)malloc(gpt2_largest_bucket(&c) * sizeof *numbers);
     for (int b = 0; numbers && b < gpt2_n_buckets(&c); b++)
-        llmc_params(numbers, gpt2_bucket(&c, b), &c, data, size, &err);
+        llmc_params(numbers, gpt2_bucket(&c, b), &c, data);
     free(numbers);
 }
 

@@ -18,7 +18,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             w = json_next(object ? w + 1 : w);
         assert(!container || items == v->length);
         json_to_int(&i, v, -1000, 1000);
-        assert(strlen(json_show(v).text) < sizeof(JsonShown));
+        assert(strlen(json_show(v).text) < sizeof(Brief));
     }
     Config c;
     TrainState s;

@@ -79,9 +79,9 @@ static bool parse_after(Tokenizer *t, const Opening *p, const char *text, size_t
 
 static bool parse_vocab(Tokenizer *t, const Json *vocab, size_t vocab_bytes, const char *merges,
                         size_t n, Error *err) {
-    MergeSource source = { NULL, merges, n };
+    FileMap text = { (const unsigned char *)merges, n };
     bool good = vocab->root->type == JSON_OBJECT
-             && vocab_read(t, vocab->root, NULL, source, vocab_bytes, err);
+             && vocab_read(t, vocab->root, NULL, vocab_bytes, NULL, text, err);
     if (!good) tokenizer_free(t);
     return good;
 }

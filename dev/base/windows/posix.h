@@ -61,14 +61,13 @@ static inline int windows_failed(void) {
 // ---- open files ----
 
 enum { O_CLOEXEC = 0, O_NONBLOCK = 0, O_DIRECTORY = 0 };   // nothing is inherited, nothing blocks
-enum { LOCK_EX = 1, LOCK_NB = 2, F_SETFL = 4, PROT_READ = 1, MAP_PRIVATE = 2 };
+enum { LOCK_EX = 1, LOCK_NB = 2, PROT_READ = 1, MAP_PRIVATE = 2 };
 #define MAP_FAILED NULL
 #define handle_of(fd) ((HANDLE)_get_osfhandle(fd))
 #define open windows_open
 #define fopen(path, mode) _wfopen(wide(path).text, wide(mode).text)
 #define write(fd, data, n) _write(fd, data, (unsigned)((n) < 1 << 30 ? (n) : 1 << 30))
 #define pread(fd, data, n, at) (_lseeki64(fd, at, SEEK_SET) < 0 ? -1 : _read(fd, data, n))
-#define fcntl(fd, command, flags) ((void)(fd))
 #define stat windows_stat
 #define lstat windows_stat
 #define fstat windows_fstat
@@ -246,9 +245,7 @@ static inline int windows_fclose(FILE *file) {
 
 enum { _SC_NPROCESSORS_ONLN, _SC_PAGESIZE, _SC_PHYS_PAGES, _SC_AVPHYS_PAGES };
 #define gethostname(name, n) ((void)(name))
-#define getrlimit(what, limit) ((void)(limit), -1)
 #define ioctl(fd, request, size) windows_size(fd, size)
-struct rlimit { size_t rlim_cur, rlim_max; };
 struct winsize { unsigned short ws_row, ws_col; };
 
 static inline long sysconf(int name) {

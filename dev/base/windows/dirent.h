@@ -1,1 +1,0 @@
-// Windows: everything is in posix.h.
