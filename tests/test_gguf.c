@@ -22,16 +22,16 @@ static bool write_file(const char *path, const Config *c, FloatType type, const 
                        Error *err) {
     GgufHeader h;
     float *scratch = malloc(4*(size_t)c->C*(size_t)c->C * sizeof *scratch);
-    if (!gguf_begin(&h, err)) return false;
+    gguf_begin(&h);
     gguf_put_model(&h, c, type);
     if (t) tokenizer_put_gguf(&h, t, c->V);
     else gguf_put_array(&h, "tokenizer.ggml.tokens", GGUF_TEXT, (uint64_t)c->V);
     for (int i = 0; !t && i < c->V; i++) gguf_put_text(&h, "", 0);
     gguf_put_tensors(&h, c, type);
-    if (!gguf_end(&h, err)) return false;
+    gguf_end(&h);
     unlink(path);
     int fd = file_create(path, err);
-    bool put = fd >= 0 && file_put(fd, h.text, h.n, path, err);
+    bool put = fd >= 0 && file_put(fd, h.t.text, h.t.n, path, err);
     for (int i = 0; put && i < gpt2_n_tensors(c); i++) {
         Tensor tensor = gpt2_tensor(c, i);
         float *in = malloc(tensor.count * sizeof *in);
@@ -40,7 +40,7 @@ static bool write_file(const char *path, const Config *c, FloatType type, const 
         free(in);
     }
     free(scratch);
-    free(h.text);
+    free(h.t.text);
     return fd >= 0 && file_close(fd, path, err) && put;
 }
 
