@@ -164,11 +164,11 @@ static const Option text_table[] = {
       "training part", NULL },
     EOS_ROW,
     { "separator", "LINE", OPT_TEXT, offsetof(TextOptions, separator), END_OF_TEXT, 0, 0, NULL,
-      "output", "a line that holds this and nothing else ends a document; none: a file is one",
+      "output", "a line with only this text ends a document; none: each file is one document",
       NULL },
     { "val-fraction", "X", OPT_REAL, offsetof(TextOptions, val_fraction), "0.1", 0, 0.99, NULL,
-      "output", "fraction for validation: of 20 documents or more whole ones, spread evenly; of "
-      "fewer the end of the text; 0: none", NULL },
+      "output", "fraction held out for validation: whole documents, spread evenly, if there are "
+      "20 or more, else the end of the text; 0: none", NULL },
     { "help", NULL, OPT_HELP, 0, NULL, 0, 0, NULL, "help", "print this text", NULL },
 };
 
@@ -278,8 +278,8 @@ static void encoder_report(const Encoder *e, const TextOptions *o, double start)
                     s->tokens, (double)s->bytes / (double)(s->tokens - s->documents), s->shards);
     }
     if (e->val.tokens == 0)
-        printf("       training needs one: train_gpt2 --train '%s/*train*.bin' --val FILE\n",
-               o->out);
+        printf("       training needs a validation split: train_gpt2 --train '%s/*train*.bin' "
+               "--val FILE\n", o->out);
     printf("%s written in %.1f s, documents: %" PRIu64 "\n", o->out, seconds_now() - start,
            e->train.documents + e->val.documents);
 }

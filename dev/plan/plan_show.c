@@ -55,7 +55,7 @@ static void plan_show_machine(FILE *out, const PlanFacts *f) {
                 plan_digits(1e-12 * m->peak).text);
     fprintf(out, "\n          %s/s reached%s", plan_flop(m->speed).text, each);
     if (m->speed_from == SPEED_MEASURED)
-        fprintf(out, ": measured on whole steps of a block of this width");
+        fprintf(out, ": measured on training steps of a small model");
     if (m->speed_from == SPEED_ASSUMED)
         fprintf(out, ": assumes %.0f%% of the %speak; give @TFLOPS", 100.0 * m->speed / m->peak,
                 m->gpu ? "" : "measured ");
@@ -135,7 +135,7 @@ static void plan_show_memory(FILE *out, const PlanFacts *f, const RunPlan *p) {
             fprintf(out, "%14.2f  %s\n", rows[i].bytes / unit, rows[i].name);
     fprintf(out, "%14.2f  total", total / unit);
     if (room > 0.0 && p->fits)
-        fprintf(out, ": fits in %s%s, and so does --micro-batch %d\n", plan_size(room).text,
+        fprintf(out, ": fits in %s%s, up to --micro-batch %d\n", plan_size(room).text,
                 where, p->largest);
     else if (room > 0.0)
         fprintf(out, ": does NOT fit in %s%s\n", plan_size(room).text, where);
@@ -159,7 +159,7 @@ static void plan_show_published(FILE *out, const PlanFacts *f, const RunPlan *p)
 
 static void plan_show_time(FILE *out, const PlanFacts *f, const RunPlan *p) {
     const PlanMachine *m = &f->machine;
-    fprintf(out, "time      %s a token: 6 x %s weights of products + 12 L C T\n",
+    fprintf(out, "time      %s a token: 6 x %s matrix weights + 12 L C T\n",
             plan_flop(p->flops).text,
             count_text(12.0*f->c.C*f->c.C*f->c.L + (double)f->c.C*f->c.V).text);
     if (f->shape.recompute)
@@ -245,7 +245,7 @@ static void plan_show_workers(FILE *out, const PlanFacts *f, const RunPlan *p) {
         { plan_known(f->noise_scale), "noise scale, at the end of --out's log" },
     };
     double one = (double)f->shape.micro_batch * f->T;
-    fprintf(out, "workers   that help: 1 to 3 times B_crit / the micro-batch's %s tokens\n",
+    fprintf(out, "workers   useful: 1 to 3 x critical batch B_crit / micro-batch (%s tokens)\n",
             count_text(one).text);
     for (int i = 0; i < 2; i++) {
         double n = rows[i].batch / one;
@@ -255,7 +255,8 @@ static void plan_show_workers(FILE *out, const PlanFacts *f, const RunPlan *p) {
                 rows[i].source);
     }
     if (isnan(p->b_crit))
-        fprintf(out, "          not measured: B_crit is known up to 1M parameters, 1M tokens\n");
+        fprintf(out, "          not measured: B_crit is known only to 1M parameters and 1M "
+                "tokens\n");
 }
 
 // The missing facts, and what each would add to the plan.

@@ -26,8 +26,8 @@ const Option train_table[] = {
       "model", "tokens per sequence", "256, or a loaded model's own" },
 
     { "micro-batch", "B", OPT_INT, FIELD(micro_batch), "8", 1, 65536, NULL,
-      "batch", "sequences per forward pass and rank; accumulation makes up --batch-tokens, so "
-      "this changes memory and speed only", NULL },
+      "batch", "sequences per forward pass and rank; gradients accumulate up to --batch-tokens, so "
+      "this affects only memory and speed", NULL },
     { "batch-tokens", "N", OPT_COUNT, FIELD(batch_tokens), "0", 0, 1e9, NULL,
       "batch", "tokens per update, all ranks; a multiple of ranks times micro-batch times seq-len",
       "one micro-batch on every rank" },
@@ -50,7 +50,7 @@ const Option train_table[] = {
       "optimizer", "keep an exponential moving average of the weights too, with this half-life "
       "in tokens, and evaluate it", "no average" },
     { "lr", "X", OPT_REAL, FIELD(lr), "6e-4", 1e-12, 100, NULL,
-      "optimizer", "the peak learning rate; sgd wants a far larger one, as 0.03", NULL },
+      "optimizer", "the peak learning rate; sgd needs a far larger one, such as 0.03", NULL },
     { "lr-schedule", "RULE", OPT_CHOICE, FIELD(lr_schedule), "cosine", 0, 0,
       "constant|linear|cosine|wsd",          // in the order of LrRule
       "optimizer", "after the warm-up; wsd: constant, then linear over the last fifth", NULL },
@@ -63,8 +63,8 @@ const Option train_table[] = {
     { "beta1", "X", OPT_REAL, FIELD(beta1), "0.9", 0, 0.999999, NULL,
       "optimizer", "AdamW's decay rate of the first moment", NULL },
     { "beta2", "X", OPT_REAL, FIELD(beta2), "0.95", 0, 0.999999, NULL,
-      "optimizer", "AdamW's decay rate of the second moment; its half-life in tokens stays "
-      "where the batch changes", NULL },
+      "optimizer", "AdamW's decay rate of the second moment; if the batch changes, it is "
+      "adjusted to keep its half-life in tokens", NULL },
     { "clip", "X", OPT_REAL, FIELD(clip), "1", 0, 1e6, NULL,
       "optimizer", "the gradient's largest global norm; 0: no clipping", NULL },
 
@@ -113,7 +113,8 @@ const Option train_table[] = {
     { "top-k", "N", OPT_INT, FIELD(top_k), "0", 0, 1e6, NULL,
       "generate", "sample from the N likeliest tokens only", "off" },
     { "top-p", "X", OPT_REAL, FIELD(top_p), "1", 1e-6, 1, NULL,
-      "generate", "nucleus sampling: from the fewest tokens with probability X", "off" },
+      "generate", "nucleus sampling: from the likeliest tokens whose probabilities "
+      "add up to X", "off" },
 
     { "export", "FILE.gguf", OPT_TEXT, FIELD(export_file), NULL, 1, 0, NULL,
       "export", "do not train; write the model and its tokenizer as GGUF, for llama.cpp; to "
@@ -130,7 +131,7 @@ const Option train_table[] = {
       "ranks", "DiLoCo (Douillard 2023): each rank makes H updates on its own, then all take an "
       "outer step; 0: every gradient is averaged", NULL },
     { "outer-lr", "X", OPT_REAL, FIELD(outer_lr), "0.7", 1e-6, 10, NULL,
-      "ranks", "learning rate of the outer step; 1 without momentum averages", NULL },
+      "ranks", "learning rate of the outer step; 1 without momentum is plain averaging", NULL },
     { "outer-momentum", "X", OPT_REAL, FIELD(outer_momentum), "0.9", 0, 0.999999, NULL,
       "ranks", "Nesterov momentum of the outer step", NULL },
     { "comm-dtype", "TYPE", OPT_CHOICE, FIELD(comm_dtype), "fp32", 0, 0,
@@ -151,8 +152,8 @@ const Option train_table[] = {
       "machine", "seed of the weights, the order of the data, and sampling", NULL },
     { "recompute", "WHAT", OPT_CHOICE, FIELD(recompute), "none", 0, 0,
       "none|block",                          // in the order of Recompute
-      "machine", "GPU only: block keeps each block's input alone, and computes its activations "
-      "again in the backward pass", NULL },
+      "machine", "GPU only: block keeps only each block's input, and recomputes its activations "
+      "in the backward pass", NULL },
     { "plan", NULL, OPT_FLAG, FIELD(plan), NULL, 0, 0, NULL,
       "machine", "estimate this run's memory, time and traffic, and stop", NULL },
     { "plan-gpu", "NAME[@TFLOPS],COUNT[,LINK[:GPUS+LINK][,PRICE]]", OPT_TEXT, FIELD(plan_gpu), NULL,

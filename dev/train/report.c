@@ -153,7 +153,8 @@ void show_noise(const Run *r) {
     double noise = noise_tokens(&r->noise), batch = (double)r->batch;
     bool decayed = r->tokens > r->lr.warmup && lr_at(&r->lr, r->tokens) < 0.5 * r->lr.lr;
     noise_verdict(verdict, sizeof verdict, noise, batch, decayed);
-    printf("noise       %s (in sequences: %.0f, and %.3g)\n", verdict, batch / r->T, noise / r->T);
+    printf("noise       %s (in sequences: batch %.0f, noise scale %.3g)\n", verdict, batch / r->T,
+           noise / r->T);
     fflush(stdout);
 }
 

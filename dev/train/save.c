@@ -165,8 +165,8 @@ static void check_gone_flags(const JsonNode *options, const char *from) {
         const char *key = gone_flags[i].key, *off = gone_flags[i].off;
         const JsonNode *saved = json_get(options, key);
         if (saved && strcmp(option_saved_words(saved), off) != 0 && gone_flag_counts(options, key))
-            die("--resume: the run began with %s %s, and commit %s is the last that has it; "
-                "or write %s in %s/state.json: what follows will differ", key,
+            die("--resume: the run began with %s %s, and commit %s is the last with this flag; or "
+                "write %s in %s/state.json to go on without it: results will differ", key,
                 option_saved_words(saved), gone_flags[i].commit, off, from);
     }
     const JsonNode *tf32 = json_get(options, "tf32");
@@ -220,8 +220,8 @@ static void check_hash(const JsonNode *options, const char *key, uint64_t hash, 
 static void check_not_tuned(const char *from) {
     Path path = path_join(from, "tune.json");
     if (access(path.text, F_OK) == 0)
-        die("--resume: %s holds the algorithms that the run chose, and commit 06c23e3 is the last "
-            "that reads it; or delete it: the last bits of what follows may differ", path.text);
+        die("--resume: %s holds algorithms that the run used, and commit 06c23e3 is the last to "
+            "read it; or delete it: results may then differ in their last bits", path.text);
 }
 
 void restore_state(Run *r, const char *from) {
