@@ -27,7 +27,7 @@
 #include <assert.h>
 #include <math.h>
 #include "dev/cpu/cpu.h"               // matmul_fast, attention_..._fast; Mat, rows_of; exp_fast
-#include "dev/train/train.h"           // Run, Step, step_begin, ...; Zero, which holds the weights
+#include "dev/train/train.h"           // Run, Step, step_begin, ...; Params
 
 #ifndef PLAIN
 #define PLAIN 0                        // make PLAIN=1: the definitions below, slow and short
@@ -100,7 +100,7 @@ struct Model {
     Config c;                          // L, NH, C, P positions, and V words, or a rank's share of V
     int Cn, NHn;                       // a block's channels and heads here: C and NH, or a part
     ModelSpec spec;                    // the largest B and T, and what else decides the memory
-    Zero zero;                         // the flat buffers, and how ranks share them
+    Params params;                     // the flat buffers, and how ranks share them
     Memory memory;                     // the one allocation that everything below lies in
     Weights w;                         // parameters
     Weights dw;                        // their gradients
@@ -483,14 +483,14 @@ static double sum_of(const float *x, size_t n) {
 // rows of w: their products are summed, and b is added once (dev/ranks/tensor.c).
 static void branch_project(Model *m, const float *x, const float *w, const float *b, size_t N,
                            int K) {
-    bool shared = m->zero.tp.size > 1;
+    bool shared = m->params.tp.size > 1;
     linear_forward(m->branch, x, w, shared ? NULL : b, N, K, m->c.C);
-    if (shared) tp_sum_rows(&m->zero.tp, m->branch, b, N, m->c.C);
+    if (shared) tp_sum_rows(&m->params.tp, m->branch, b, N, m->c.C);
 }
 
 // dx (N,C), the gradient of a branch's input: every such rank has a term of it, and all are summed.
 static void branch_is_read(Model *m, float *dx, size_t N) {
-    if (m->zero.tp.size > 1) tp_sum(&m->zero.tp, dx, N*m->c.C);
+    if (m->params.tp.size > 1) tp_sum(&m->params.tp, dx, N*m->c.C);
 }
 
 // In generation: a block's activations, with pointers that begin at row `past`. Those to mean and
@@ -531,23 +531,23 @@ static void block_forward(Model *m, Block w, BlockActs a, int B, int T, int past
 // only rows past ... T-1 are computed, with pointers that begin there. That is all a key/value
 // cache is.
 void model_forward(Model *m, const int *tokens, int B, int T, int past) {
-    Zero *z = &m->zero;
+    Params *p = &m->params;
     Weights *w = &m->w;
     int C = m->c.C, L = m->c.L, rows = T - past;
     size_t from = (size_t)past*C;
     assert(T <= m->spec.T && B <= m->spec.B && (past == 0 || B == 1));
-    forward_needs(z, 0);               // bucket 0: embeddings; 1 + l: block l; 1 + L: final norm
-    if (z->tp.shares)
-        tp_embedding_forward(m->x_in + from, tokens + past, w->wte, w->wpe + from, &z->tp, B, rows,
+    forward_needs(p, 0);               // bucket 0: embeddings; 1 + l: block l; 1 + L: final norm
+    if (p->tp.shares)
+        tp_embedding_forward(m->x_in + from, tokens + past, w->wte, w->wpe + from, &p->tp, B, rows,
                              C);
     else
         embedding_forward(m->x_in + from, tokens + past, w->wte, w->wpe + from, B, rows, C);
     for (int l = 0; l < L; l++) {
-        forward_needs(z, 1 + l);
+        forward_needs(p, 1 + l);
         BlockActs a = past > 0 ? acts_from(m->acts[l], past, C, m->Cn) : m->acts[l];
         block_forward(m, w->block[l], a, B, rows, past);
     }
-    forward_needs(z, 1 + L);
+    forward_needs(p, 1 + L);
     layernorm_forward(m->lnf + from, m->lnf_mean, m->lnf_rstd, m->acts[L - 1].x_out + from,
                       w->lnf_gain, w->lnf_bias, (size_t)B*rows, C);
 }
@@ -581,8 +581,8 @@ static void block_backward(Model *m, Block w, Block d, BlockActs a, int B, int T
 // that sum: the gradients of the final norm's output, and of wte as the classifier's weight.
 double classifier_loss_and_gradient(Model *m, const int *targets, float scale, int B, int T) {
     size_t N = (size_t)B*T;
-    backward_needs(&m->zero, 0);
-    if (m->zero.tp.shares) return tp_classifier(m, m->loss, targets, scale, N, TRAIN);
+    backward_needs(&m->params, 0);
+    if (m->params.tp.shares) return tp_classifier(m, m->loss, targets, scale, N, TRAIN);
     classifier_backward(m->dbranch, m->dw.wte, m->loss, m->lse, m->logits, m->lnf, m->w.wte,
                         targets, scale, N, m->logit_rows, m->c.C, m->c.V, m->Vp);
     return sum_of(m->loss, N);
@@ -591,23 +591,23 @@ double classifier_loss_and_gradient(Model *m, const int *targets, float scale, i
 // Backpropagation, after classifier_loss_and_gradient: adds to the gradients dw. wte already has
 // its gradient as the classifier's weight; its gradient as the embedding is added (weight tying).
 void model_backward(Model *m, const int *tokens, int B, int T) {
-    Zero *z = &m->zero;
+    Params *p = &m->params;
     Weights *w = &m->w, *dw = &m->dw;
     int C = m->c.C, L = m->c.L;
     size_t N = (size_t)B*T;
     float *dlnf = m->dbranch;          // (N,C)
-    backward_needs(z, 1 + L);
+    backward_needs(p, 1 + L);
     layernorm_backward(m->dx, dw->lnf_gain, dw->lnf_bias, dlnf, m->acts[L - 1].x_out, m->lnf_mean,
                        m->lnf_rstd, w->lnf_gain, N, C);
-    gradients_ready(z, 1 + L);
+    gradients_ready(p, 1 + L);
     for (int l = L - 1; l >= 0; l--) {
-        backward_needs(z, 1 + l);
+        backward_needs(p, 1 + l);
         block_backward(m, w->block[l], dw->block[l], m->acts[l], B, T);
-        gradients_ready(z, 1 + l);
+        gradients_ready(p, 1 + l);
     }
-    if (z->tp.shares) tp_embedding_backward(dw->wte, dw->wpe, m->dx, tokens, &z->tp, B, T, C);
+    if (p->tp.shares) tp_embedding_backward(dw->wte, dw->wpe, m->dx, tokens, &p->tp, B, T, C);
     else embedding_backward(dw->wte, dw->wpe, m->dx, tokens, B, T, C);
-    gradients_ready(z, 0);
+    gradients_ready(p, 0);
 }
 
 // =================================================================================================
@@ -616,23 +616,23 @@ void model_backward(Model *m, const int *tokens, int B, int T) {
 
 void clear_grads(Model *m) {
     #pragma omp parallel for simd
-    for (size_t i = 0; i < m->zero.n_grads; i++) m->zero.grads[i] = 0.0f;
+    for (size_t i = 0; i < m->params.n_grads; i++) m->params.grads[i] = 0.0f;
 }
 
 // The sum of the squares of all gradients that this process updates; its root is the global norm.
 // Each chunk has a sum of its own; these are added in order.
 static double gradients_squares(Model *m) {
-    Zero *z = &m->zero;
+    Params *p = &m->params;
     #pragma omp parallel for
-    for (int i = 0; i < z->n_chunks; i++) {
-        const float *g = z->grads + z->chunks[i].grad;
+    for (int i = 0; i < p->n_chunks; i++) {
+        const float *g = p->grads + p->chunks[i].grad;
         double sum = 0.0;
         #pragma omp simd reduction(+:sum)
-        for (int j = 0; j < z->chunks[i].count; j++) sum += (double)g[j] * g[j];
-        z->norm_partials[i] = z->chunks[i].counts ? sum : 0.0;
+        for (int j = 0; j < p->chunks[i].count; j++) sum += (double)g[j] * g[j];
+        p->norm_partials[i] = p->chunks[i].counts ? sum : 0.0;
     }
     double sum = 0.0;
-    for (int i = 0; i < z->n_chunks; i++) sum += z->norm_partials[i];
+    for (int i = 0; i < p->n_chunks; i++) sum += p->norm_partials[i];
     return sum;
 }
 
@@ -662,17 +662,17 @@ static void sgd_update(float *p, const float *g, float g_scale, AdamW o, size_t 
 // AdamW, or SGD, on every tensor; matrices decay, gains and biases do not. Weights lie in masters,
 // gradients in grads: w and dw point into these buffers. A chunk is a piece of a tensor.
 void model_update(Model *m, AdamW o, float g_scale) {
-    Zero *z = &m->zero;
+    Params *p = &m->params;
     #pragma omp parallel for
-    for (int i = 0; i < z->n_chunks; i++) {
-        Chunk k = z->chunks[i];
+    for (int i = 0; i < p->n_chunks; i++) {
+        Chunk k = p->chunks[i];
         AdamW chunk_o = o;
         if (!k.decays) chunk_o.weight_decay = 0.0f;
-        if (z->sgd)
-            sgd_update(z->masters + k.param, z->grads + k.grad, g_scale, chunk_o, k.count);
+        if (p->sgd)
+            sgd_update(p->masters + k.param, p->grads + k.grad, g_scale, chunk_o, k.count);
         else
-            adamw_update(z->masters + k.param, z->adam_m + k.moment, z->adam_v + k.moment,
-                         z->grads + k.grad, g_scale, chunk_o, k.count);
+            adamw_update(p->masters + k.param, p->adam_m + k.moment, p->adam_v + k.moment,
+                         p->grads + k.grad, g_scale, chunk_o, k.count);
     }
 }
 
@@ -693,7 +693,7 @@ static void train_step(Run *r, Model *m, Step *s) {
     }
     gradients_arrive(r, s);                            // of several ranks: their sum
     Totals all = { .loss = loss, .squares = gradients_squares(m) };
-    totals_share(&m->zero, &all);                      // of several ranks: over all of them
+    totals_share(&m->params, &all);                    // of several ranks: over all of them
     double norm = sqrt(all.squares), clip = r->o.clip; // clip 0: no limit
     float g_scale = clip > 0.0 && norm > clip ? (float)(clip / norm) : 1.0f;
     if (isfinite(norm)) model_update(m, s->adamw, g_scale);        // else the weights stay
@@ -723,7 +723,7 @@ static int train(Run *r, Model *m) {                   // returns the process's 
 // The logits (V) of the token after row t of one sequence. If ranks share the vocabulary, the
 // logits of all ranks, in the order of the ranks.
 const float *model_logits(Model *m, int t) {
-    const TpGroup *g = &m->zero.tp;
+    const TpGroup *g = &m->params.tp;
     int C = m->c.C, V = m->c.V;
     matmul(m->logits, V, rows_of(m->lnf + (size_t)t*C, C), transpose_of(m->w.wte, C), NULL, 1, V, C,
            WRITE);
@@ -735,7 +735,7 @@ const float *model_logits(Model *m, int t) {
 // ---- evaluation ----
 
 double model_loss(Model *m, float *each, const int *targets, size_t N) {
-    if (m->zero.tp.shares) return tp_classifier(m, each, targets, 0.0f, N, INFER);
+    if (m->params.tp.shares) return tp_classifier(m, each, targets, 0.0f, N, INFER);
     classifier_forward(each, m->lse, m->logits, m->lnf, m->w.wte, targets, N, m->logit_rows, m->c.C,
                        m->c.V, m->Vp);
     return sum_of(each, N);
@@ -764,12 +764,12 @@ static Block block_at(float *bucket, const Config *c) {
 }
 
 // Points a model's weights (PARAMS), or their gradients (GRADS), at where each bucket lies.
-static void weights_point(Weights *w, const Zero *z, Flat flat) {
-    const Config *c = &z->c;
-    float *embeddings = bucket_at(z, 0, flat), *norm = bucket_at(z, 1 + c->L, flat);
+static void weights_point(Weights *w, const Params *p, Flat flat) {
+    const Config *c = &p->c;
+    float *embeddings = bucket_at(p, 0, flat), *norm = bucket_at(p, 1 + c->L, flat);
     w->wte = tensor_at(embeddings, c, WTE);
     w->wpe = tensor_at(embeddings, c, WPE);
-    for (int l = 0; l < c->L; l++) w->block[l] = block_at(bucket_at(z, 1 + l, flat), c);
+    for (int l = 0; l < c->L; l++) w->block[l] = block_at(bucket_at(p, 1 + l, flat), c);
     w->lnf_gain = tensor_at(norm, c, LNF_GAIN);
     w->lnf_bias = tensor_at(norm, c, LNF_BIAS);
 }
@@ -801,9 +801,9 @@ static void block_carve(BlockActs *a, Memory *mem, size_t N, size_t C, size_t Cn
 static void model_carve(Model *m, Memory *mem) {
     size_t N = (size_t)m->spec.B * m->spec.T, C = m->c.C;
     size_t scratch = attention_scratch(m->spec.T, m->c.C / m->c.NH);
-    size_t Cn = tp_channels(&m->zero.tp), NH = tp_heads(&m->zero.tp);    // of this rank
-    zero_carve_params(&m->zero, mem);
-    if (m->spec.use == TRAIN) zero_carve_training(&m->zero, mem);
+    size_t Cn = tp_channels(&m->params.tp), NH = tp_heads(&m->params.tp);  // of this rank
+    params_carve(&m->params, mem);
+    if (m->spec.use == TRAIN) params_carve_training(&m->params, mem);
     m->x_in = memory_floats(mem, MEM_ACTIVATIONS, N*C);
     for (int l = 0; l < m->c.L; l++) {
         block_carve(&m->acts[l], mem, N, C, Cn, NH);
@@ -816,7 +816,7 @@ static void model_carve(Model *m, Memory *mem) {
     m->lse = memory_floats(mem, MEM_ACTIVATIONS, N);
     m->logit_rows = classifier_rows(N, m->Vp);
     m->logits = memory_floats(mem, MEM_LOGITS, m->logit_rows*m->Vp);
-    tp_carve(&m->zero.tp, mem, N, m->logit_rows);
+    tp_carve(&m->params.tp, mem, N, m->logit_rows);
     m->scratch = memory_floats(mem, MEM_BACKWARD, thread_count()*scratch);
     m->branch = m->dbranch = memory_floats(mem, MEM_BACKWARD, N*C);
     if (m->spec.use == INFER) return;
@@ -830,18 +830,18 @@ static void model_begin(Model *m, const ModelSpec *spec) {
     size_t L = spec->c.L;
     memset(m, 0, sizeof *m);
     m->spec = *spec;
-    zero_init(&m->zero, &spec->sharing, &spec->c, 1, sizeof(float));
-    m->c = m->zero.c;
-    m->Cn = tp_channels(&m->zero.tp);
-    m->NHn = tp_heads(&m->zero.tp);
-    m->Vp = (m->c.V + m->zero.tp.shares + 15) / 16 * 16;     // and one for targets of other ranks
+    params_init(&m->params, &spec->sharing, &spec->c, 1, sizeof(float));
+    m->c = m->params.c;
+    m->Cn = tp_channels(&m->params.tp);
+    m->NHn = tp_heads(&m->params.tp);
+    m->Vp = (m->c.V + m->params.tp.shares + 15) / 16 * 16;   // and one for targets of other ranks
     m->acts = alloc_or_die(L * sizeof *m->acts, "a table of activations");
     m->w.block = alloc_or_die(L * sizeof(Block), "a table of blocks");
     m->dw.block = alloc_or_die(L * sizeof(Block), "a table of blocks");
 }
 
 static void model_end(Model *m) {
-    zero_close(&m->zero);
+    params_close(&m->params);
     free(m->acts);
     free(m->w.block);
     free(m->dw.block);
@@ -869,9 +869,9 @@ void model_init(Model *m, const ModelSpec *spec, Machine *machine) {
     model_begin(m, spec);
     m->memory = memory_begin(alloc_or_die(counted.used, "a model and its activations"));
     model_carve(m, &m->memory);
-    zero_open(&m->zero);
-    weights_point(&m->w, &m->zero, PARAMS);
-    if (spec->use == TRAIN) weights_point(&m->dw, &m->zero, GRADS);
+    params_open(&m->params);
+    weights_point(&m->w, &m->params, PARAMS);
+    if (spec->use == TRAIN) weights_point(&m->dw, &m->params, GRADS);
 }
 
 void model_free(Model *m) {
@@ -880,12 +880,12 @@ void model_free(Model *m) {
     memset(m, 0, sizeof *m);
 }
 
-Zero *model_zero(Model *m) { return &m->zero; }
+Params *model_params(Model *m) { return &m->params; }
 
 // --exact-sum adds each micro-batch's gradient to another buffer, which dw then points to.
 void model_micro_batch(Model *m, size_t i, size_t n) {
-    zero_micro_batch(&m->zero, i, n);
-    if (m->zero.n_levels > 0) weights_point(&m->dw, &m->zero, GRADS);
+    zero_micro_batch(&m->params, i, n);
+    if (m->params.n_levels > 0) weights_point(&m->dw, &m->params, GRADS);
 }
 
 // =================================================================================================

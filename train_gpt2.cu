@@ -271,7 +271,7 @@ struct Model {
     int Cn, NHn;                       // a block's channels and heads here: C and NH, or a part
     Config padded;                     // the same with V rounded up; rows V ... are 0 and stay 0
     ModelSpec spec;                    // max B and T, recompute, and how ranks share the model
-    Zero zero;                         // the flat buffers, and how ranks share them
+    Params params;                     // the flat buffers, and how ranks share them
     Memory memory;                     // the one allocation that everything on the GPU lies in
     Weights<real> w;                   // parameters as layers read them
     Weights<float> dw;                 // their gradients
@@ -754,7 +754,7 @@ constexpr float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
 // One head of one sequence, of which a block owns rows; rows begin ld elements apart.
 struct Head { const real *q, *k, *v; size_t ld; };
 
-// The grid of all B*NH heads, each in `tiles` blocks: x counts heads of a group, y tiles, z groups.
+// The grid of all B*NH heads, each in `tiles` blocks: x counts heads of a group, y tiles, p groups.
 // Blocks start in that order: the first tile of all heads of a group, their second, and so on, the
 // longest first, so that the last to start are short. All tiles of a head read the same rows, from
 // the L2 cache if these are still there: so a group's keys and values take at most 16 MB of it, of
@@ -1223,13 +1223,13 @@ template <class T> static void send_array(T *to, const T *from, size_t n, Model 
 static void send_inputs(Model *m, const int *tokens, size_t N) {
     m->now = 1 - m->now;
     CUDA_CHECK(cudaEventSynchronize(m->sent[m->now]));       // of the batch before the last
-    tp_rows(m->host_batches[m->now].inputs, tokens, N, &m->zero.tp);
+    tp_rows(m->host_batches[m->now].inputs, tokens, N, &m->params.tp);
     send_array(m->batch.inputs, m->host_batches[m->now].inputs, N, m);
 }
 
 // The same of what follows each token.
 static void send_targets(Model *m, const int *targets, size_t N) {
-    tp_rows(m->host_batches[m->now].targets, targets, N, &m->zero.tp);
+    tp_rows(m->host_batches[m->now].targets, targets, N, &m->params.tp);
     send_array(m->batch.targets, m->host_batches[m->now].targets, N, m);
 }
 
@@ -1242,7 +1242,7 @@ static void send_scale(Model *m, float scale) {
 static int send_order(Model *m, size_t N) {
     Batch *host = &m->host_batches[m->now];
     int words = tokens_sort(host->order, host->begin, m->token_count, host->inputs, N,
-                            (int)m->zero.tp.words.count);
+                            (int)m->params.tp.words.count);
     send_array(m->batch.order, host->order, N, m);
     send_array(m->batch.begin, host->begin, words + 1, m);
     return words;
@@ -1258,16 +1258,16 @@ static void branch_project(Model *m, real *out, const real *skip, const real *x,
                            const real *b, size_t N, int K) {
     int C = m->c.C;
     Gpu *g = m->gpu;
-    if (m->zero.tp.size <= 1) return linear_residual_forward(out, skip, x, w, b, N, K, C, g);
+    if (m->params.tp.size <= 1) return linear_residual_forward(out, skip, x, w, b, N, K, C, g);
     matmul(out, C, rows_of(x, K), rows_of(w, C), N, C, K, WRITE, g);
-    tp_sum(&m->zero.tp, out, N*C);
+    tp_sum(&m->params.tp, out, N*C);
     bias_forward_kernel<<<blocks_for(N*C, 256*PACK), 256, 0, g->stream>>>(out, b, skip, N*C, C);
     LAUNCH_CHECK();
 }
 
 // dx (N,C), the gradient of a branch's input: every such rank has a term of it, and all are summed.
 static void branch_is_read(Model *m, real *dx, size_t N) {
-    tp_sum(&m->zero.tp, dx, N*m->c.C);
+    tp_sum(&m->params.tp, dx, N*m->c.C);
 }
 
 // In generation: a block's activations, with pointers that begin at row `past`. Those to mean and
@@ -1309,20 +1309,20 @@ static void block_forward(Model *m, Block<real> w, BlockActs a, int B, int T, in
 
 // All that model_forward launches, once the tokens are there.
 static void forward_launch(Model *m, int B, int T, int past) {
-    Zero *z = &m->zero;
+    Params *p = &m->params;
     const Weights<real> *w = &m->w;
     int C = m->c.C, L = m->c.L, rows = T - past;
     size_t from = (size_t)past*C, N = (size_t)B*rows;
     cudaStream_t stream = m->gpu->stream;
-    forward_needs(z, 0);
+    forward_needs(p, 0);
     embedding_forward(m->x_in + from, m->batch.inputs, w->wte, w->wpe + from, B, rows, C, stream);
-    tp_sum(&z->tp, m->x_in + from, N*C);         // of ranks that share the words
+    tp_sum(&p->tp, m->x_in + from, N*C);         // of ranks that share the words
     for (int l = 0; l < L; l++) {
-        forward_needs(z, 1 + l);
+        forward_needs(p, 1 + l);
         BlockActs a = past > 0 ? acts_from(m->acts[l], past, C, m->Cn) : m->acts[l];
         block_forward(m, w->block[l], a, B, rows, past);
     }
-    forward_needs(z, 1 + L);
+    forward_needs(p, 1 + L);
     layernorm_forward(m->lnf + from, m->lnf_mean, m->lnf_rstd, m->acts[L - 1].x_out + from,
                       w->lnf_gain, w->lnf_bias, N, C, stream);
 }
@@ -1383,9 +1383,9 @@ static void block_backward(Model *m, Block<real> w, Block<float> d, BlockActs a,
 
 // All that classifier_loss_and_gradient launches, once the targets are there.
 static void classifier_launch(Model *m, size_t N) {
-    Zero *z = &m->zero;
-    backward_needs(z, 0);
-    if (z->tp.shares) tp_classifier(m, N, TRAIN);
+    Params *p = &m->params;
+    backward_needs(p, 0);
+    if (p->tp.shares) tp_classifier(m, N, TRAIN);
     else classifier_backward(m->dx_branch, m->dw.wte, m->loss, m->lse, m->logits, m->lnf, m->w.wte,
                              m->batch.targets, m->batch.scale, N, m->logit_rows, m->c.C, m->c.V,
                              m->padded.V, m->gpu);
@@ -1403,24 +1403,24 @@ void classifier_loss_and_gradient(Model *m, const int *targets, float scale, int
 
 // All that model_backward launches, except lookup_backward.
 static void backward_launch(Model *m, int B, int T) {
-    Zero *z = &m->zero;
+    Params *p = &m->params;
     const Weights<real> *w = &m->w;
     const Weights<float> *dw = &m->dw;
     int C = m->c.C, L = m->c.L;
     size_t N = (size_t)B*T;
     Gpu *g = m->gpu;
     real *dlnf = m->dx_branch;         // (N,C)
-    backward_needs(z, 1 + L);
+    backward_needs(p, 1 + L);
     layernorm_backward(m->dx, dw->lnf_gain, dw->lnf_bias, NULL, NULL, dlnf, m->acts[L - 1].x_out,
                        m->lnf_mean, m->lnf_rstd, w->lnf_gain, N, C, g);
-    gradients_ready(z, 1 + L);
-    g->messages = zero_sends(z);                 // from here on, gradients travel meanwhile
+    gradients_ready(p, 1 + L);
+    g->messages = zero_sends(p);                 // from here on, gradients travel meanwhile
     for (int l = L - 1; l >= 0; l--) {
-        backward_needs(z, 1 + l);
+        backward_needs(p, 1 + l);
         if (m->spec.recompute == RECOMPUTE_BLOCK && l < L - 1)       // the last block's are there
             block_forward_to_gelu(m, w->block[l], m->acts[l], B, T, 0);
         block_backward(m, w->block[l], dw->block[l], m->acts[l], B, T);
-        gradients_ready(z, 1 + l);
+        gradients_ready(p, 1 + l);
     }
     g->messages = false;
 }
@@ -1431,7 +1431,7 @@ static void lookup_backward(Model *m, int B, int T) {
     int words = send_order(m, (size_t)B*T);
     embedding_backward(m->dw.wte, m->dw.wpe, m->dx, m->batch.inputs, m->batch.order,
                        m->batch.begin, words, B, T, m->c.C, m->gpu->stream);
-    gradients_ready(&m->zero, 0);
+    gradients_ready(&m->params, 0);
 }
 
 // Backpropagation, after classifier_loss_and_gradient: adds to the gradients dw.
@@ -1446,7 +1446,7 @@ void model_backward(Model *m, int B, int T) {
 static void model_micro_step(Model *m, const int *inputs, const int *targets, float scale,
                              int B, int T) {
     bool whole = B == m->spec.B && T == m->spec.T;
-    if (!m->gpu->graphs || !whole || !m->zero.alone) {
+    if (!m->gpu->graphs || !whole || !m->params.alone) {
         model_forward(m, inputs, B, T, 0);
         classifier_loss_and_gradient(m, targets, scale, B, T);
         model_backward(m, B, T);
@@ -1468,7 +1468,7 @@ static void model_micro_step(Model *m, const int *inputs, const int *targets, fl
 // =================================================================================================
 
 void clear_grads(Model *m) {
-    floats_clear(m->zero.grads, m->zero.n_grads, m->zero.stream);
+    floats_clear(m->params.grads, m->params.n_grads, m->params.stream);
     CUDA_CHECK(cudaMemsetAsync(m->totals, 0, sizeof *m->totals, m->gpu->stream));
 }
 
@@ -1492,18 +1492,18 @@ static void mark_record(Model *m, UpdateMark mark) {
 // The sum of the squares of all gradients that this process updates, to m->totals. Each chunk has a
 // sum of its own. The norms of the noise scale go there too.
 static void gradients_squares(Model *m) {
-    Zero *z = &m->zero;
+    Params *p = &m->params;
     cudaStream_t stream = m->gpu->stream;
     mark_record(m, COMPUTED);
-    if (z->n_chunks > 0)
-        norm_kernel<<<z->n_chunks, 256, 0, stream>>>(z->norm_partials, z->grads, z->chunks);
+    if (p->n_chunks > 0)
+        norm_kernel<<<p->n_chunks, 256, 0, stream>>>(p->norm_partials, p->grads, p->chunks);
     LAUNCH_CHECK();
-    sum_kernel<double><<<1, 1024, 0, stream>>>(&m->totals->squares, z->norm_partials, z->n_chunks,
+    sum_kernel<double><<<1, 1024, 0, stream>>>(&m->totals->squares, p->norm_partials, p->n_chunks,
                                                WRITE);
     LAUNCH_CHECK();
-    size_t pieces = z->measure ? zero_partials_count(z) : 0;
+    size_t pieces = p->measure ? zero_partials_count(p) : 0;
     for (int k = 0; k < N_NORMS && pieces > 0; k++) {
-        sum_kernel<double><<<1, 1024, 0, stream>>>(&m->totals->norms[k], z->partials + k*pieces,
+        sum_kernel<double><<<1, 1024, 0, stream>>>(&m->totals->norms[k], p->partials + k*pieces,
                                                    pieces, WRITE);
         LAUNCH_CHECK();
     }
@@ -1513,14 +1513,14 @@ static void gradients_squares(Model *m) {
 // Collects the totals of all ranks, or within a DiLoCo round this rank's, on the GPU, and sends
 // them on to the CPU.
 static void totals_collect(Model *m) {
-    Zero *z = &m->zero;
-    Comm *comm = totals_comm(z, z->scope);
+    Params *p = &m->params;
+    Comm *comm = totals_comm(p, p->scope);
     int ranks = comm ? comm->size : 1;
     Totals *own = m->totals, *all = comm ? m->all_totals : own;
-    if (*z->stop) CUDA_CHECK(cudaMemsetAsync(&own->stop, *z->stop, 1, z->stream));   // lowest byte
+    if (*p->stop) CUDA_CHECK(cudaMemsetAsync(&own->stop, *p->stop, 1, p->stream));   // lowest byte
     if (comm) comm_wait(comm, comm_collect_there(comm, all, own, sizeof *own));
     CUDA_CHECK(cudaMemcpyAsync(m->host_totals, all, ranks * sizeof *all, cudaMemcpyDeviceToHost,
-                               z->stream));
+                               p->stream));
     m->collected = all;
     mark_record(m, ALL_KNOWN);
 }
@@ -1537,8 +1537,8 @@ __global__ void clip_kernel(float *g_scale, const Totals *totals, int n, double 
 
 // What the optimizer multiplies gradients by is found on the GPU: the CPU need not wait for it.
 static void gradients_clip(Model *m, double limit) {
-    Slice counted = totals_squares(&m->zero, m->zero.scope);
-    clip_kernel<<<1, 1, 0, m->zero.stream>>>(m->g_scale, m->collected + counted.begin,
+    Slice counted = totals_squares(&m->params, m->params.scope);
+    clip_kernel<<<1, 1, 0, m->params.stream>>>(m->g_scale, m->collected + counted.begin,
                                              (int)counted.count, limit);
     LAUNCH_CHECK();
 }
@@ -1546,8 +1546,8 @@ static void gradients_clip(Model *m, double limit) {
 // Waits for the totals on the CPU, but not for what was launched after totals_collect.
 static Totals totals_receive(Model *m) {
     CUDA_CHECK(cudaEventSynchronize(m->marks[ALL_KNOWN]));
-    m->waited = comm_counters(m->zero.comm).waited;
-    return totals_sum(&m->zero, m->host_totals, m->zero.scope);
+    m->waited = comm_counters(m->params.comm).waited;
+    return totals_sum(&m->params, m->host_totals, m->params.scope);
 }
 
 // One AdamW update of all parameters (Loshchilov and Hutter 2019, arXiv 1711.05101), in PyTorch's
@@ -1600,19 +1600,19 @@ __global__ void sgd_kernel(float *p, real *rounded, const float *g, const Chunk 
     }
 }
 
-static void sgd_launch(Zero *z, AdamW o, const float *g_scale) {
-    if (z->n_chunks > 0)
-        sgd_kernel<<<z->n_chunks, 256, 0, z->stream>>>(z->masters, (real *)z->params, z->grads,
-                                                       z->chunks, g_scale, o);
+static void sgd_launch(Params *p, AdamW o, const float *g_scale) {
+    if (p->n_chunks > 0)
+        sgd_kernel<<<p->n_chunks, 256, 0, p->stream>>>(p->masters, (real *)p->values, p->grads,
+                                                       p->chunks, g_scale, o);
     LAUNCH_CHECK();
 }
 
-static void adamw_launch(Zero *z, AdamW o, const float *g_scale) {
+static void adamw_launch(Params *p, AdamW o, const float *g_scale) {
     float correct_m = (float)(1.0 / (1.0 - pow(o.beta1, o.m_steps)));
     float correct_v = (float)(1.0 / (1.0 - pow(o.beta2, o.v_steps)));
-    if (z->n_chunks > 0)
-        adamw_kernel<<<z->n_chunks, 256, 0, z->stream>>>(
-            z->masters, (real *)z->params, z->adam_m, z->adam_v, z->grads, z->chunks, g_scale,
+    if (p->n_chunks > 0)
+        adamw_kernel<<<p->n_chunks, 256, 0, p->stream>>>(
+            p->masters, (real *)p->values, p->adam_m, p->adam_v, p->grads, p->chunks, g_scale,
             o, correct_m, correct_v);
     LAUNCH_CHECK();
 }
@@ -1620,8 +1620,8 @@ static void adamw_launch(Zero *z, AdamW o, const float *g_scale) {
 // AdamW, or SGD, on every tensor in one launch; matrices decay, gains and biases do not. If the
 // norm is not finite, parameters and moments stay as they are.
 void model_update(Model *m, AdamW o) {
-    if (m->zero.sgd) sgd_launch(&m->zero, o, m->g_scale);
-    else adamw_launch(&m->zero, o, m->g_scale);
+    if (m->params.sgd) sgd_launch(&m->params, o, m->g_scale);
+    else adamw_launch(&m->params, o, m->g_scale);
 }
 
 // =================================================================================================
@@ -1669,7 +1669,7 @@ static int train(Run *r, Model *m) {
 // The logits of the token after row t of one sequence, in the CPU's memory. If ranks share
 // the vocabulary, the logits of all ranks, in the order of the ranks.
 const float *model_logits(Model *m, int t) {
-    const TpGroup *group = &m->zero.tp;
+    const TpGroup *group = &m->params.tp;
     size_t C = m->c.C, V = m->padded.V, n = V;
     float *logits = m->next_logits;                          // fp32, on the GPU
     Gpu *g = m->gpu;
@@ -1688,11 +1688,11 @@ const float *model_logits(Model *m, int t) {
 // ---- evaluation ----
 
 double model_loss(Model *m, float *each, const int *targets, size_t N) {
-    Zero *z = &m->zero;
+    Params *p = &m->params;
     Gpu *g = m->gpu;
     double sum = 0.0;
     send_targets(m, targets, N);
-    if (z->tp.shares) tp_classifier(m, N, INFER);
+    if (p->tp.shares) tp_classifier(m, N, INFER);
     else classifier_forward(m->loss, m->lse, m->logits, m->lnf, m->w.wte, m->batch.targets, N,
                             m->logit_rows, m->c.C, m->c.V, m->padded.V, g);
     CUDA_CHECK(cudaMemcpyAsync(each, m->loss, N * sizeof *each, cudaMemcpyDeviceToHost, g->stream));
@@ -1705,18 +1705,18 @@ double model_loss(Model *m, float *each, const int *targets, size_t N) {
 
 #include "dev/cuda/memory.cu"          // model_init, model_count, model_free; weights_point
 
-Zero *model_zero(Model *m) { return &m->zero; }
+Params *model_params(Model *m) { return &m->params; }
 
 // --exact-sum adds each micro-batch's gradient to another buffer, which dw then points to.
 void model_micro_batch(Model *m, size_t i, size_t n) {
-    zero_micro_batch(&m->zero, i, n);
-    if (m->zero.n_levels > 0) weights_point(&m->dw, &m->zero, GRADS);
+    zero_micro_batch(&m->params, i, n);
+    if (m->params.n_levels > 0) weights_point(&m->dw, &m->params, GRADS);
 }
 
 double model_optimizer_seconds(Model *m) {
     mark_record(m, UPDATED);
     gpu_wait(m->gpu);
-    double waited = comm_counters(m->zero.comm).waited - m->waited;
+    double waited = comm_counters(m->params.comm).waited - m->waited;
     return gpu_seconds(m->marks[COMPUTED], m->marks[NORM_KNOWN])
          + gpu_seconds(m->marks[ALL_KNOWN], m->marks[UPDATED]) - waited;
 }

@@ -370,8 +370,8 @@ static void command_text(int argc, char **argv) {
     int n;
     if (files_take(&o, ROWS_OF(text_table), argc, argv, &n,
                    "usage: prepare text FILE... --out DIR [flags]\n"
-                   "Writes texts as tokens, with end of text after each document: a file, or its "
-                   "lines\nup to a line that is <|endoftext|> alone (--separator).\n"
+                   "Writes texts as tokens, with an end-of-text token after each document: a "
+                   "file,\nor its lines up to one that is only <|endoftext|> (--separator).\n"
                    "FILE may be a pipe, or - for standard input.")) text_run(&o, argv, n);
 }
 

@@ -106,7 +106,7 @@ RIGHT = {
     }
     gradients_arrive(r, s);
     all.squares = gradients_squares(m);
-    totals_share(&m->zero, &all);
+    totals_share(&m->params, &all);
     double factor = r->o.clip > 0.0 ? fmin(1.0, r->o.clip / sqrt(all.squares)) : 1.0;
     if (isfinite(all.squares)) model_update(m, s->adamw, (float)factor);
     step_end(r, s, &all);
@@ -246,7 +246,7 @@ WRONG = {
         ("chunks[i].grad", "chunks[i].param", "from grads + its `grad`"),
         ("#pragma omp parallel for",
          "double all = 0.0;\n    #pragma omp parallel for reduction(+:all)",
-         "#pragma omp simd reduction(+:sum)", "if (z->chunks[i].counts)", "sum += (double)g",
+         "#pragma omp simd reduction(+:sum)", "if (p->chunks[i].counts)", "sum += (double)g",
          "all += (double)g", "return sum", "return all", BITS)],
     "sample_token": [
         (") / s->temperature", ") * s->temperature", "drawn[v="),

@@ -82,22 +82,22 @@ void c_classifier_backward(float *dx, float *dwte, float *loss, float *lse, cons
 }
 
 double c_floats_measure(float *sum, float *x, size_t n) {
-    Zero z;
-    memset(&z, 0, sizeof z);
-    z.partials = alloc_or_die((n / ZERO_MEASURED + 1) * sizeof(double), "sums");
-    floats_measure(&z, sum, x, n);
-    free(z.partials);
-    return z.norms[SMALLS];
+    Params p;
+    memset(&p, 0, sizeof p);
+    p.partials = alloc_or_die((n / ZERO_MEASURED + 1) * sizeof(double), "sums");
+    floats_measure(&p, sum, x, n);
+    free(p.partials);
+    return p.norms[SMALLS];
 }
 
 double c_floats_weigh(const float *x, const float *v, float correct_v, size_t n) {
-    Zero z;
-    memset(&z, 0, sizeof z);
-    z.correct_v = correct_v;
-    z.partials = alloc_or_die((n / ZERO_MEASURED + 1) * sizeof(double), "sums");
-    floats_weigh(&z, SMALLS_ADAM, x, v, n);
-    free(z.partials);
-    return z.norms[SMALLS_ADAM];
+    Params p;
+    memset(&p, 0, sizeof p);
+    p.correct_v = correct_v;
+    p.partials = alloc_or_die((n / ZERO_MEASURED + 1) * sizeof(double), "sums");
+    floats_weigh(&p, SMALLS_ADAM, x, v, n);
+    free(p.partials);
+    return p.norms[SMALLS_ADAM];
 }
 
 struct CModel { Model m; };
@@ -106,13 +106,13 @@ CModel *c_model_open(const Config *c, int B, int T, uint64_t seed) {
     static Machine machine;
     ModelSpec spec = { *c, B, T, TRAIN, RECOMPUTE_NONE, { .comm = NULL }, 0 };
     CModel *m = alloc_or_die(sizeof *m, "a model");
-    Zero *z = &m->m.zero;
+    Params *p = &m->m.params;
     model_init(&m->m, &spec, &machine);
     for (int b = 0; b < gpt2_n_buckets(c); b++) {
-        gpt2_init_bucket(bucket_place(z, KEPT_WEIGHTS, b), c, b, seed);
-        bucket_keep(z, KEPT_WEIGHTS, b);
+        gpt2_init_bucket(bucket_place(p, KEPT_WEIGHTS, b), c, b, seed);
+        bucket_keep(p, KEPT_WEIGHTS, b);
     }
-    zero_loaded(z);
+    params_loaded(p);
     return m;
 }
 
@@ -121,10 +121,10 @@ void c_model_close(CModel *m) {
     free(m);
 }
 
-float *c_model_params(CModel *m) { return m->m.zero.masters; }
-float *c_model_grads(CModel *m) { return m->m.zero.grads; }
-float *c_model_m(CModel *m) { return m->m.zero.adam_m; }
-float *c_model_v(CModel *m) { return m->m.zero.adam_v; }
+float *c_model_params(CModel *m) { return m->m.params.masters; }
+float *c_model_grads(CModel *m) { return m->m.params.grads; }
+float *c_model_m(CModel *m) { return m->m.params.adam_m; }
+float *c_model_v(CModel *m) { return m->m.params.adam_v; }
 void c_clear_grads(CModel *m) { clear_grads(&m->m); }
 double c_gradients_norm(CModel *m) { return sqrt(gradients_squares(&m->m)); }
 
@@ -142,11 +142,11 @@ void c_model_update(CModel *m, const float adamw[5], float g_scale, int64_t step
 }
 
 void c_model_sgd(CModel *m, float lr, float decay, float g_scale) {
-    const Zero *z = &m->m.zero;
-    for (int i = 0; i < z->n_chunks; i++) {
-        Chunk k = z->chunks[i];
+    const Params *p = &m->m.params;
+    for (int i = 0; i < p->n_chunks; i++) {
+        Chunk k = p->chunks[i];
         AdamW o = { lr, 0.0f, 0.0f, 0.0f, k.decays ? decay : 0.0f, 1, 1 };
-        sgd_update(z->masters + k.param, z->grads + k.grad, g_scale, o, k.count);
+        sgd_update(p->masters + k.param, p->grads + k.grad, g_scale, o, k.count);
     }
 }
 

@@ -257,10 +257,10 @@ static void make_model(Model *m, const Sharing *sharing) {
 
 static void draw_model(Model *m, uint64_t seed) {
     for (int b = 0; b < gpt2_n_buckets(&tiny); b++) {
-        gpt2_init_bucket(bucket_place(&m->zero, KEPT_WEIGHTS, b), &tiny, b, seed);
-        bucket_keep(&m->zero, KEPT_WEIGHTS, b);
+        gpt2_init_bucket(bucket_place(&m->params, KEPT_WEIGHTS, b), &tiny, b, seed);
+        bucket_keep(&m->params, KEPT_WEIGHTS, b);
     }
-    zero_loaded(&m->zero);
+    params_loaded(&m->params);
 }
 
 // Rounds beside one process that knows all workers: each moves its parameters somewhere, then the
@@ -271,11 +271,11 @@ static void check_outer(float lr, float mu) {
     Sharing apart = { .comm = &comm, .apart = true };
     make_model(&m, &apart);
     draw_model(&m, 1);
-    diloco_begin(&m.zero);
+    diloco_begin(&m.params);
     size_t n = gpt2_n_params(&tiny);
-    float *params = m.zero.masters, *start = floats(n), *moves = floats(n), worst = 0.0f;
+    float *params = m.params.masters, *start = floats(n), *moves = floats(n), worst = 0.0f;
     double *momentum = alloc_or_die(n * sizeof *momentum, "the outer momentum");
-    for (size_t i = 0; i < n; i++) m.zero.adam_m[i] = m.zero.adam_v[i] = (float)comm.rank;
+    for (size_t i = 0; i < n; i++) m.params.adam_m[i] = m.params.adam_v[i] = (float)comm.rank;
     for (uint64_t round = 1; round <= ROUNDS; round++) {
         double *delta = alloc_or_die(n * sizeof *delta, "the mean of the differences");
         memcpy(start, params, n * sizeof *start);
@@ -288,15 +288,15 @@ static void check_outer(float lr, float mu) {
             }
         }
         Totals totals = { 0.0, comm.rank + 1.0, { 0.0 }, 0 };
-        m.zero.scope = ALL_RANKS;
-        totals_share(&m.zero, &totals);
+        m.params.scope = ALL_RANKS;
+        totals_share(&m.params, &totals);
         CHECK(totals.squares == comm.rank + 1.0);
-        diloco_end_round(&m.zero, lr, mu);
+        diloco_end_round(&m.params, lr, mu);
         for (size_t i = 0; i < n; i++) {
             momentum[i] = mu * momentum[i] + delta[i];
             double p = start[i] - lr * (delta[i] + mu * momentum[i]);
             worst = fmaxf(worst, fabsf((float)(params[i] - p)) / (fabsf((float)p) + 1e-2f));
-            CHECK(m.zero.adam_m[i] == comm.rank && m.zero.adam_v[i] == comm.rank);
+            CHECK(m.params.adam_m[i] == comm.rank && m.params.adam_v[i] == comm.rank);
         }
         free(delta);
     }
@@ -325,7 +325,7 @@ TEST(a_model_is_freed_when_all_has_arrived) {
         draw_model(&m, 1);
         if (i % 2) model_forward(&m, tokens, B, T, 0);
         if (comm.rank == comm.size - 1) usleep(20000);
-        if (i % 2) zero_micro_batch(&m.zero, 0, 1);
+        if (i % 2) zero_micro_batch(&m.params, 0, 1);
         if (i % 2) classifier_loss_and_gradient(&m, tokens, 1.0f / (B*T), B, T);
         if (i % 2) model_backward(&m, tokens, B, T);
         model_free(&m);

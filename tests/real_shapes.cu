@@ -125,14 +125,14 @@ static void real_adamw(const Config *c) {
     model_open(&m, c, 1, 1, RECOMPUTE_NONE, Sharing());
     size_t n = gpt2_n_params(&m.padded);
     Floats p(n, 0.5f);
-    CUDA_CHECK(cudaMemcpy(m.zero.grads, p.data(), n * sizeof p[0], cudaMemcpyHostToDevice));
+    CUDA_CHECK(cudaMemcpy(m.params.grads, p.data(), n * sizeof p[0], cudaMemcpyHostToDevice));
     p.assign(n, 1.0f);
-    CUDA_CHECK(cudaMemcpy(m.zero.masters, p.data(), n * sizeof p[0], cudaMemcpyHostToDevice));
+    CUDA_CHECK(cudaMemcpy(m.params.masters, p.data(), n * sizeof p[0], cudaMemcpyHostToDevice));
     shape_is("n=%zu", n);
     check_near("the gradients' squared norm", totals_of(&m).squares, n / 4.0, 1e-11);
-    adamw_launch(&m.zero, adamw_at(1), Array<float>(Floats(1, 1.0f)));
+    adamw_launch(&m.params, adamw_at(1), Array<float>(Floats(1, 1.0f)));
     gpu_wait(&gpu);
-    CUDA_CHECK(cudaMemcpy(p.data(), m.zero.masters, n * sizeof p[0], cudaMemcpyDeviceToHost));
+    CUDA_CHECK(cudaMemcpy(p.data(), m.params.masters, n * sizeof p[0], cudaMemcpyDeviceToHost));
     size_t decayed = 0, others = 0;
     for (float x : p) {
         decayed += fabs(x - (1 - adamw[0] * (1 + adamw[4]))) < 1e-6;

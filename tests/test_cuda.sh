@@ -186,7 +186,7 @@ logits_fill_whole_waves dev/cuda/memory.cu|s/sizeof(real), m->spec.multiprocesso
 buckets dev/ranks/kernels.cu|/^static void bucket_copy/,/^}/ s/here -= padding/here -= 1/
 sums_along_the_tree dev/ranks/kernels.cu|/void tree_sum_kernel/,/^}/ s/= levels\[l\]\[w\] + sum/= 0 + sum/
 buckets dev/ranks/kernels.cu|/^void bucket_take/,/^}/ s/zero_own(z, bucket),/{ 0, 64 },/
-buckets dev/ranks/zero.c|/Buffer kept_buffer/,/^}/ s/z->adam_m/z->adam_v/
+buckets dev/ranks/zero.c|/Buffer kept_buffer/,/^}/ s/p->adam_m/p->adam_v/
 adamw_updates|s/if ((void \*)rounded != (void \*)p) store/if (i > 0) store/
 adamw_updates|/double block_sum/,/^}/ s/__syncthreads();//
 small_gradients dev/ranks/kernels.cu|/void measure_kernel/,/^}/ s/store(x + i, zeros);//
@@ -200,8 +200,8 @@ recomputing_changes_no_bit|/RECOMPUTE_BLOCK \&\& l < L - 1/,/block_backward/ s/t
 a_graph_changes_no_bit|/static void model_micro_step/,/^}/ s/    send_scale(m/    if (!m->graph.exec) send_scale(m/
 a_graph_changes_no_bit|s/    int words = send_order(m,/    static const int words = send_order(m,/
 a_graph_changes_no_bit|s/bool whole = .*/bool whole = true;/
-a_graph_changes_no_bit|/static void model_micro_step/,/^}/ s/ || !m->zero.alone//
-a_graph_changes_no_bit|/static void forward_launch/,/^}/ s/    forward_needs(z, 0);/    gpu_wait(m->gpu);\n&/
+a_graph_changes_no_bit|/static void model_micro_step/,/^}/ s/ || !m->params.alone//
+a_graph_changes_no_bit|/static void forward_launch/,/^}/ s/forward_needs(p, 0);/gpu_wait(m->gpu); &/
 a_graph_changes_no_bit dev/cuda/graph.h|s/if (!g->exec) graph_capture(g, stream, work);/if (!g->exec) { graph_capture(g, stream, work); return; }/
 sums_in_place_round_nothing dev/cuda/product.h|s/uint32_t sums = .*/uint32_t sums = CUBLASLT_REDUCTION_SCHEME_MASK;/
 epilogues_that_are_not_there dev/cuda/product.h|s/p->found = status == CUBLAS_STATUS_SUCCESS; .*/CUBLAS_CHECK(status);/

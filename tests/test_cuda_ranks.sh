@@ -156,7 +156,7 @@ b_slope     1  -         -           on=bf16 $gradient --channels 64
 b_slope4    4  b_slope   2e-3        on=bf16 $gradient --channels 64 --tensor-parallel 4
 ROWS
     plant 6 shared_fault_found << 'FAULTS'
-train_gpt2.cu|s/    tp_sum(&m->zero.tp, out, N\*C);//
+train_gpt2.cu|s/    tp_sum(&m->params.tp, out, N\*C);//
 train_gpt2.cu|/^static void branch_project/,/^}/ s/(out, b, skip/(out, skip, skip/
 dev/ranks/tensor_model.cu|s/part.sum \* __expf(part.hi - whole.hi)/part.sum/
 train_gpt2.cu|s/; chunk.counts \&\& i/; i/

@@ -589,7 +589,7 @@ static Slice whole_bucket(const Model *m, int b) { return { 0, gpt2_bucket(&m->p
 static void send(float *flat, const float *from, const Model *m) {
     for (int b = 0; b < gpt2_n_buckets(&m->c); b++)
         bucket_copy(flat + gpt2_bucket(&m->padded, b).begin,
-                    (float *)from + gpt2_bucket(&m->c, b).begin, b, whole_bucket(m, b), &m->zero,
+                    (float *)from + gpt2_bucket(&m->c, b).begin, b, whole_bucket(m, b), &m->params,
                     cudaMemcpyHostToDevice);
 }
 
@@ -598,7 +598,7 @@ static Floats fetch(const Model *m, float *flat) {
     Floats x(gpt2_n_params(&m->c));
     for (int b = 0; b < gpt2_n_buckets(&m->c); b++)
         bucket_copy(flat + gpt2_bucket(&m->padded, b).begin, x.data() + gpt2_bucket(&m->c, b).begin,
-                    b, whole_bucket(m, b), &m->zero, cudaMemcpyDeviceToHost);
+                    b, whole_bucket(m, b), &m->params, cudaMemcpyDeviceToHost);
     return x;
 }
 
@@ -618,8 +618,8 @@ static void models_open(Models *t, const Config *c, int B, int T, Recompute reco
     for (size_t i = 0; i < n; i++)
         p[i] = (float)(real)(float)(p[i] + 0.05*rng_normal(&moved));
     t->start.assign(p, p + n);
-    send(t->m.zero.masters, p, &t->m);
-    zero_loaded(&t->m.zero);
+    send(t->m.params.masters, p, &t->m);
+    params_loaded(&t->m.params);
 }
 
 static void models_close(Models *t) {
@@ -643,7 +643,7 @@ static Totals totals_of(Model *m) {
 
 // The end of train_step: clips at `limit`, and updates.
 static Totals update_end(Model *m, int step, double limit) {
-    zero_wait_grads(&m->zero);
+    zero_wait_grads(&m->params);
     gradients_squares(m);
     totals_collect(m);
     gradients_clip(m, limit);
@@ -707,7 +707,7 @@ static void check_model(const Config *c, int B, int T, Recompute recompute) {
     Floats c_grads(c_model_grads(t.c), c_model_grads(t.c) + gpt2_n_params(c)), each(B*T, NAN);
     check_near("loss", loss, c_loss, after_roundings(1));
     check_near("norm", sqrt(totals.squares), c_gradients_norm(t.c), after_blocks(c->L));
-    check_every_tensor(c, fetch(&t.m, t.m.zero.grads), c_grads, after_blocks(c->L));
+    check_every_tensor(c, fetch(&t.m, t.m.params.grads), c_grads, after_blocks(c->L));
     double again = model_loss(&t.m, each.data(), targets.data(), (size_t)B*T) / (B*T), sum = 0.0;
     for (float x : each) sum += x;
     check_near("loss forward, and both ways", again, loss, 1e-6);
@@ -728,9 +728,9 @@ static void check_params_are_rounded(const Model *m) {
     std::vector<real> read(n);
     Floats masters(n);
     gpu_wait(&gpu);
-    CUDA_CHECK(cudaMemcpy(read.data(), m->zero.params, n * sizeof(real),
+    CUDA_CHECK(cudaMemcpy(read.data(), m->params.values, n * sizeof(real),
                           cudaMemcpyDeviceToHost));
-    CUDA_CHECK(cudaMemcpy(masters.data(), m->zero.masters, n * 4, cudaMemcpyDeviceToHost));
+    CUDA_CHECK(cudaMemcpy(masters.data(), m->params.masters, n * 4, cudaMemcpyDeviceToHost));
     for (size_t i = 0; i < n; i++)
         CHECK_MSG((float)read[i] == (float)(real)masters[i], "parameter %zu is stale", i);
 }
@@ -742,18 +742,18 @@ TEST(buckets) {
     shape_is("V=%d, padded to %d", small.V, padded_vocab(small.V));
     CModel *c = c_model_open(&small, 1, 1, 5);
     model_open(&m, &small, 1, 1, RECOMPUTE_NONE, Sharing());
-    Zero *z = &m.zero;
+    Params *p = &m.params;
     size_t n = gpt2_n_params(&small);
     for (int b = 0; b < gpt2_n_buckets(&small); b++) {
-        gpt2_init_bucket(bucket_place(z, KEPT_WEIGHTS, b), &small, b, 5);
-        bucket_keep(z, KEPT_WEIGHTS, b);
+        gpt2_init_bucket(bucket_place(p, KEPT_WEIGHTS, b), &small, b, 5);
+        bucket_keep(p, KEPT_WEIGHTS, b);
     }
-    zero_loaded(z);
-    CHECK(same_bits(fetch(&m, z->masters), Floats(c_model_params(c), c_model_params(c) + n)));
+    params_loaded(p);
+    CHECK(same_bits(fetch(&m, p->masters), Floats(c_model_params(c), c_model_params(c) + n)));
     check_params_are_rounded(&m);
 
     Floats numbers[3];
-    float *flat[3] = { z->masters, z->adam_m, z->adam_v };
+    float *flat[3] = { p->masters, p->adam_m, p->adam_v };
     size_t padded = gpt2_n_params(&m.padded), words = (size_t)small.V*small.C, behind = padded - n;
     for (int i = 0; i < 3; i++) {
         numbers[i] = random_floats(n, 1, 0);
@@ -762,7 +762,7 @@ TEST(buckets) {
     for (int what = KEPT_WEIGHTS; what <= KEPT_EXP_AVG_SQ; what++) {
         for (int b = 0; b < gpt2_n_buckets(&small); b++) {
             Range range = gpt2_bucket(&small, b);
-            const float *kept = bucket_get(z, (Kept)what, -1, b);
+            const float *kept = bucket_get(p, (Kept)what, -1, b);
             CHECK_MSG(same_numbers(kept, &numbers[what][range.begin], range.count),
                       "bucket %d of kept %d", b, what);
         }
@@ -785,31 +785,31 @@ static void check_updates(Optimizer optimizer, int steps, double bound) {
     Array<float> g_scale(1);
     models_open(&t, &small, 1, 1, RECOMPUTE_NONE);
     shape_is("%d steps", steps);
-    Zero *z = &t.m.zero;
+    Params *p = &t.m.params;
     size_t n = gpt2_n_params(&small);
     for (int step = 1; step <= steps + 1; step++) {
         for (size_t i = 0; i < n; i++) c_model_grads(t.c)[i] = (float)rng_normal(&rng);
         if (step > steps) c_model_grads(t.c)[n / 2] = NAN;
-        send(z->grads, c_model_grads(t.c), &t.m);
+        send(p->grads, c_model_grads(t.c), &t.m);
         double norm = sqrt(totals_of(&t.m).squares), limit = step == 1 ? 0 : step == 2 ? 2 : 0.7;
         if (step <= steps) check_near("norm", norm, c_gradients_norm(t.c), 1e-12);
         else CHECK(isnan(norm));
         Totals parts[2] = { { 0, 0.25*norm*norm, { 0 }, 0 }, { 0, 0.75*norm*norm, { 0 }, 0 } };
         CUDA_CHECK(cudaMemcpy(ranks.data, parts, sizeof parts, cudaMemcpyHostToDevice));
         limit *= isnan(norm) ? 1.0 : norm;
-        clip_kernel<<<1, 1, 0, z->stream>>>(g_scale, (Totals *)ranks.data, 2, limit);
-        if (optimizer == OPTIMIZER_ADAMW) adamw_launch(z, adamw_at(step), g_scale);
-        else sgd_launch(z, { 0.1f, 0.0f, 0.0f, 0.0f, 0.1f, 1, 1 }, g_scale);
+        clip_kernel<<<1, 1, 0, p->stream>>>(g_scale, (Totals *)ranks.data, 2, limit);
+        if (optimizer == OPTIMIZER_ADAMW) adamw_launch(p, adamw_at(step), g_scale);
+        else sgd_launch(p, { 0.1f, 0.0f, 0.0f, 0.0f, 0.1f, 1, 1 }, g_scale);
         if (step > steps) break;
         float scale = step <= 2 ? 1.0f : 0.7f;
         if (optimizer == OPTIMIZER_ADAMW) c_model_update(t.c, adamw, scale, step);
         else c_model_sgd(t.c, 0.1f, 0.1f, scale);
     }
     const float *c[3] = { c_model_params(t.c), c_model_m(t.c), c_model_v(t.c) };
-    float *flat[3] = { z->masters, z->adam_m, z->adam_v };
+    float *flat[3] = { p->masters, p->adam_m, p->adam_v };
     for (int i = 0; i < 3; i++)
         check_close("parameters, m, v", fetch(&t.m, flat[i]), Floats(c[i], c[i] + n), 1e-6);
-    Floats ours = fetch(&t.m, z->masters), theirs(c[0], c[0] + n);
+    Floats ours = fetch(&t.m, p->masters), theirs(c[0], c[0] + n);
     for (size_t i = 0; i < n; i++) ours[i] -= t.start[i], theirs[i] -= t.start[i];
     check_close("what parameters moved by", ours, theirs, bound);
     check_params_are_rounded(&t.m);
@@ -827,11 +827,11 @@ static Floats four_updates(const Config *c, int B, int T, Recompute recompute, S
     Floats all;
     rng = rng_make(7, 0);
     model_open(&m, c, B, T, recompute, sharing);
-    send(m.zero.masters, random_floats(gpt2_n_params(c), 0.05, 0.1).data(), &m);
-    zero_loaded(&m.zero);
+    send(m.params.masters, random_floats(gpt2_n_params(c), 0.05, 0.1).data(), &m);
+    params_loaded(&m.params);
     for (int step = 1; step <= 4; step++) {
         int micro_batches = 1 + step % 3, b = step == 3 ? B - 1 : B, t = step == 3 ? T - 2 : T;
-        m.zero.correct_v = (float)(1 / (1 - pow(adamw_options.beta2, step)));
+        m.params.correct_v = (float)(1 / (1 - pow(adamw_options.beta2, step)));
         clear_grads(&m);
         for (int i = 0; i < micro_batches; i++) {
             Ints inputs = random_tokens(b*t, 2 + 5*step), targets = random_tokens(b*t, c->V);
@@ -847,7 +847,7 @@ static Floats four_updates(const Config *c, int B, int T, Recompute recompute, S
         model_forward(&m, seen.data(), 1, T, 0);
         all.push_back((float)model_loss(&m, each.data(), seen.data(), T));
     }
-    for (float *flat : { m.zero.masters, m.zero.grads }) {
+    for (float *flat : { m.params.masters, m.params.grads }) {
         Floats x = fetch(&m, flat);
         all.insert(all.end(), x.begin(), x.end());
     }
@@ -930,13 +930,13 @@ template <class Ours, class Theirs>
 static void check_pieces(size_t n, double bound, Ours measure, Theirs squares_of) {
     std::vector<double> squares((n + ZERO_MEASURED - 1) / ZERO_MEASURED, 0.5);
     Array<double> ours(squares);
-    Zero z;
-    memset(&z, 0, sizeof z);
-    z.stream = gpu.stream;
-    z.partials = ours;
-    z.correct_v = 1.7f;
+    Params p;
+    memset(&p, 0, sizeof p);
+    p.stream = gpu.stream;
+    p.partials = ours;
+    p.correct_v = 1.7f;
     for (int time = 0; time < 2; time++) {
-        measure(&z);
+        measure(&p);
         for (size_t k = 0; k < squares.size(); k++)
             squares[k] += squares_of(k*ZERO_MEASURED, min_size(n - k*ZERO_MEASURED, ZERO_MEASURED));
     }
@@ -949,7 +949,7 @@ static void check_pieces(size_t n, double bound, Ours measure, Theirs squares_of
 // With `sum` the bucket is added there, and gone then.
 static void check_measure(size_t n, bool sums) {
     Twin<float> x(random_floats(n, 1, 0)), sum(random_floats(n, 1, 0));
-    check_pieces(n, 1e-12, [&](Zero *z) { floats_measure(z, sums ? sum.data : NULL, x, n); },
+    check_pieces(n, 1e-12, [&](Params *p) { floats_measure(p, sums ? sum.data : NULL, x, n); },
                  [&](size_t begin, size_t count) {
         return c_floats_measure(sums ? sum.c + begin : NULL, x.c + begin, count);
     });
@@ -965,7 +965,7 @@ TEST(small_gradients_in_adams_metric) {
     for (size_t packs : { 1, 255, 256*3 + 1, 3*ZERO_MEASURED/PACK + 5 }) {
         size_t n = packs*PACK;
         Twin<float> x(random_floats(n, 1, 0)), v(random_floats(n, 0.1, 2));
-        check_pieces(n, 1e-6, [&](Zero *z) { floats_weigh(z, SMALLS, x, v, n); },    // in fp32
+        check_pieces(n, 1e-6, [&](Params *p) { floats_weigh(p, SMALLS, x, v, n); },  // in fp32
                      [&](size_t begin, size_t count) {
             return c_floats_weigh(x.c + begin, v.c + begin, 1.7f, count);
         });

@@ -123,20 +123,20 @@ for run in zero noise group; do
 done
 grep -q noise_scale_adam "$dir/sound.noise" || note "no noise in Adam's metric"
 hooks() { cat << 'HOOKS'
-zero|train_gpt2.c|/^void model_forward/,/^}/ s/forward_needs(z, 0);//
-zero|train_gpt2.c|/^void model_forward/,/^}/ s/forward_needs(z, 1 + l);//
-zero|train_gpt2.c|/^void model_forward/,/^}/ s/forward_needs(z, 1 + L);//
-zero|train_gpt2.c|s/backward_needs(&m->zero, 0);//
-zero|train_gpt2.c|/^void model_backward/,/^}/ s/backward_needs(z, 1 + L);//
-zero|train_gpt2.c|/^void model_backward/,/^}/ s/backward_needs(z, 1 + l);//
-zero|train_gpt2.c|s/gradients_ready(z, 1 + L);//
-zero|train_gpt2.c|s/gradients_ready(z, 1 + l);//
-zero|train_gpt2.c|s/gradients_ready(z, 0);//
+zero|train_gpt2.c|/^void model_forward/,/^}/ s/forward_needs(p, 0);//
+zero|train_gpt2.c|/^void model_forward/,/^}/ s/forward_needs(p, 1 + l);//
+zero|train_gpt2.c|/^void model_forward/,/^}/ s/forward_needs(p, 1 + L);//
+zero|train_gpt2.c|s/backward_needs(&m->params, 0);//
+zero|train_gpt2.c|/^void model_backward/,/^}/ s/backward_needs(p, 1 + L);//
+zero|train_gpt2.c|/^void model_backward/,/^}/ s/backward_needs(p, 1 + l);//
+zero|train_gpt2.c|s/gradients_ready(p, 1 + L);//
+zero|train_gpt2.c|s/gradients_ready(p, 1 + l);//
+zero|train_gpt2.c|s/gradients_ready(p, 0);//
 noise|train_gpt2.c|s/gradients_arrive(r, s);//
-zero|train_gpt2.c|s/totals_share(&m->zero, &all);//
-zero|dev/train/loop.c|s/if (made && r->zero->stage > 0) zero_send_params(r->zero);//
-noise|dev/train/loop.c|s/if (!r->zero->alone) model_micro_batch(.*//
-noise|dev/ranks/zero.c|s/ && !z->measure && z->n_levels == 0;/ || z->measure;/
+zero|train_gpt2.c|s/totals_share(&m->params, &all);//
+zero|dev/train/loop.c|s/if (made && r->params->stage > 0) zero_send_params(r->params);//
+noise|dev/train/loop.c|s/if (!r->params->alone) model_micro_batch(.*//
+noise|dev/ranks/zero.c|s/ && !p->measure && p->n_levels == 0;/ || p->measure;/
 zero|train_gpt2.c|/^static void block_backward/,/^}/ s/residual_backward(dx, dbranch, N\*C);//
 zero|train_gpt2.c|/^static void block_forward/,/^}/ s/gelu_forward(a.gelu, a.fc, N\*4\*Cn);//
 group|dev/ranks/tensor.c|/void tp_sum_rows/,/^}/ s/tp_sum(g, out, .*;//

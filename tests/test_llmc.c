@@ -28,7 +28,7 @@ static Image image_make(const Config *c, int padded, int version) {
     memcpy(m.bytes, header, sizeof header);
     for (int kind = 0; kind < N_KINDS; kind++) {
         bool in_block = kind >= LN1_GAIN && kind <= MLP_PROJ_B;
-        size_t rows = dim_size(c, tensor_kinds[kind].rows), cols = kind_count(c, kind) / rows;
+        size_t rows = dim_size(c, tensor_kind(kind)->rows), cols = kind_count(c, kind) / rows;
         for (int layer = 0; layer < (in_block ? c->L : 1); layer++) {
             if (in_block)
                 for (size_t out = 0; out < cols; out++)

@@ -52,18 +52,18 @@ static void make_model(Model *m, const Config *c, int B, int T, Use use) {
 
 // A fresh model's parameters, as draw_params of dev/train/save.c draws them.
 static void draw_model(Model *m, uint64_t seed) {
-    Zero *z = model_zero(m);
+    Params *p = model_params(m);
     for (int b = 0; b < gpt2_n_buckets(&m->c); b++) {
-        gpt2_init_bucket(bucket_place(z, KEPT_WEIGHTS, b), &m->c, b, seed);
-        bucket_keep(z, KEPT_WEIGHTS, b);
+        gpt2_init_bucket(bucket_place(p, KEPT_WEIGHTS, b), &m->c, b, seed);
+        bucket_keep(p, KEPT_WEIGHTS, b);
     }
-    zero_loaded(z);
+    params_loaded(p);
 }
 
 static size_t params_bytes(const Model *m) { return gpt2_n_params(&m->c) * sizeof(float); }
 
 static bool same_params(const Model *a, const Model *b) {
-    return memcmp(a->zero.masters, b->zero.masters, params_bytes(a)) == 0;
+    return memcmp(a->params.masters, b->params.masters, params_bytes(a)) == 0;
 }
 
 // ---- PyTorch's numbers ----
@@ -188,7 +188,7 @@ static void check_against_pytorch(const char *path) {
     char where[48] = "";
     fixture_open(&f, path);
     make_model(&m, &f.c, f.B, f.T, TRAIN);
-    memcpy(m.zero.masters, f.params, f.n_params * sizeof(float));
+    memcpy(m.params.masters, f.params, f.n_params * sizeof(float));
 
     model_forward(&m, f.inputs, f.B, f.T, 0);
     float *logits = alloc_or_die(f.N * f.c.V * sizeof(float), "logits");
@@ -202,7 +202,7 @@ static void check_against_pytorch(const char *path) {
     CHECK_MSG(loss_error <= LOSSES, "%s: losses %.2g", path, loss_error);
     classifier_loss_and_gradient(&m, f.targets, 1.0f / (float)f.N, f.B, f.T);
     model_backward(&m, f.inputs, f.B, f.T);
-    double grad_error = worst_tensor(&f.c, f.T, m.zero.grads, f.grads, where);
+    double grad_error = worst_tensor(&f.c, f.T, m.params.grads, f.grads, where);
     CHECK_MSG(grad_error <= GRADIENTS, "%s: gradient of %s %.2g", path, where, grad_error);
 
     for (int i = 0; i < 5; i++) {
@@ -212,7 +212,7 @@ static void check_against_pytorch(const char *path) {
         CHECK_MSG(fabs(loss - f.step_losses[i]) <= LOSSES*loss, "%s: loss %d", path, i);
         CHECK_MSG(fabs(norm - f.grad_norms[i]) <= GRADIENTS*norm, "%s: norm %d", path, i);
     }
-    double after = worst_tensor(&f.c, f.T, m.zero.masters, f.params_after, where);
+    double after = worst_tensor(&f.c, f.T, m.params.masters, f.params_after, where);
     CHECK_MSG(after <= STEPS, "%s: %s after five steps %.2g", path, where, after);
     printf("    %s: logits %.1g, losses %.1g, gradients %.1g, five AdamW steps %.1g\n",
            path, logit_error, loss_error, grad_error, after);
@@ -270,7 +270,7 @@ TEST(any_micro_batch_makes_the_same_update) {
     test_params(&whole, &SMALL, 8, 5);
     for (int micro = 1; micro <= 4; micro *= 2) {
         test_params(&cut, &SMALL, micro, 5);
-        const float *ours = cut.zero.masters, *theirs = whole.zero.masters;
+        const float *ours = cut.params.masters, *theirs = whole.params.masters;
         double error = worst_tensor(&SMALL.c, SMALL.T, ours, theirs, where);
         double all = relative_error(ours, theirs, gpt2_n_params(&SMALL.c));
         printf("    %dx%d against 8x1: %.1g of all parameters, at worst %.1g, in %s\n",
@@ -296,7 +296,7 @@ TEST(any_thread_count_gives_the_same_bits) {
             omp_set_num_threads(threads);
             test_params(&many, shapes[i], shapes[i]->B / 2, 3);
             CHECK_MSG(same_params(&one, &many), "%d threads", threads);
-            CHECK(memcmp(one.zero.grads, many.zero.grads, params_bytes(&one)) == 0);
+            CHECK(memcmp(one.params.grads, many.params.grads, params_bytes(&one)) == 0);
             model_free(&many);
         }
         model_free(&one);
@@ -402,7 +402,7 @@ TEST(initialisation_is_gpt2s) {
         Tensor t = gpt2_tensor(&c, i);
         double sum = 0.0, squares = 0.0, want = 0.0;
         for (size_t j = 0; j < t.count; j++) {
-            double p = m.zero.masters[t.offset + j];
+            double p = m.params.masters[t.offset + j];
             sum += p;
             squares += p*p;
         }
@@ -496,8 +496,8 @@ static void write_shard(const Path *dir, const char *name, int n) {
     put(dir->text, name, &shard, sizeof shard.header + 2 * (size_t)n);
 }
 
-// A run of a small model of n parameters on data of its own; z is its share of the model.
-typedef struct { Path dir; Run r; Model m; Step s; const Zero *z; size_t n, bytes; } TestRun;
+// A run of a small model of n parameters on data of its own; p is its share of the model.
+typedef struct { Path dir; Run r; Model m; Step s; const Params *p; size_t n, bytes; } TestRun;
 
 static void test_run_open(TestRun *t, const char *lr, const char *flag, const char *value) {
     static Machine machine;
@@ -510,7 +510,7 @@ static void test_run_open(TestRun *t, const char *lr, const char *flag, const ch
     memset(&t->r, 0, sizeof t->r);
     CHECK(run_start(&t->r, &t->m, &machine, COUNT(args), args));
     run_open(&t->r);
-    t->z = &t->m.zero;
+    t->p = &t->m.params;
     t->n = gpt2_n_params(&t->m.c);
     t->bytes = t->n * sizeof(float);
 }
@@ -533,7 +533,7 @@ TEST(a_gradient_that_is_not_finite_is_skipped) {
     train_step(r, &t.m, &t.s);
     CHECK(isfinite(t.s.grad_norm) && r->adam_step == 1 && r->skipped == 0);
     for (int i = 0; i < 20; i++) train_step(r, &t.m, &t.s);
-    float *const kept[] = { t.z->masters, t.z->adam_m, t.z->adam_v, t.z->grads };
+    float *const kept[] = { t.p->masters, t.p->adam_m, t.p->adam_v, t.p->grads };
     float *before[4];
     for (int k = 0; k < 4; k++) before[k] = copy_of(kept[k], t.n);
     Eval e, again;
@@ -541,7 +541,7 @@ TEST(a_gradient_that_is_not_finite_is_skipped) {
     CHECK(evaluate(&e, r, &r->val, 0, &err) && evaluate(&again, r, &r->val, 0, &err));
     CHECK(e.loss == again.loss && e.tokens == 192 && e.loss < log(257.0) - 0.5);
     for (int k = 0; k < 4; k++) CHECK(memcmp(before[k], kept[k], t.bytes) == 0);
-    before[0][5] = t.z->masters[5] = INFINITY;
+    before[0][5] = t.p->masters[5] = INFINITY;
     for (int i = 0; i < 8; i++) train_step(r, &t.m, &t.s);
     CHECK(!isfinite(t.s.grad_norm) && r->adam_step == 21 && r->skipped == 8 && r->step == 29);
     for (int k = 0; k < 3; k++) CHECK(memcmp(before[k], kept[k], t.bytes) == 0);
@@ -565,13 +565,13 @@ TEST(a_half_life_in_tokens_is_kept_by_any_batches) {
     r->o.batches.stages[1].batch = 8*unit;
     r->o.beta1 = r->o.weight_decay = 0.0;
     for (int step = 0; step < 4; step++) {
-        float *before = copy_of(t.z->masters, t.n);
+        float *before = copy_of(t.p->masters, t.n);
         train_step(r, &t.m, &t.s);
         double beta2 = pow(r->o.beta2, (step < 2 ? 1 : 8) / 4.0);
         double scale = t.s.grad_norm > r->o.clip ? r->o.clip / t.s.grad_norm : 1.0;
         kept *= beta2;
         for (size_t i = 0; i < t.n; i++) {
-            double g = scale * t.z->grads[i], change = t.z->masters[i] - before[i];
+            double g = scale * t.p->grads[i], change = t.p->masters[i] - before[i];
             v[i] = beta2*v[i] + (1.0 - beta2)*g*g;
             double expected = -t.s.lr * g / (sqrt(v[i] / (1.0 - kept)) + 1e-8);
             worst = fmax(worst, fabs(change - expected));
@@ -588,8 +588,8 @@ TEST(a_half_life_in_tokens_is_kept_by_any_batches) {
 TEST(the_first_step_of_sgd) {
     TestRun t;
     test_run_open(&t, "0.5", "--optimizer", "sgd");
-    CHECK(!t.z->adam_m && !t.z->adam_v && t.m.memory.bytes[MEM_MOMENTS] == 0);
-    float *before = copy_of(t.z->masters, t.n);
+    CHECK(!t.p->adam_m && !t.p->adam_v && t.m.memory.bytes[MEM_MOMENTS] == 0);
+    float *before = copy_of(t.p->masters, t.n);
     double worst = 0.0, moved = 0.0, decayed = 0.0;
     t.r.o.clip = 0.1;
     train_step(&t.r, &t.m, &t.s);
@@ -598,8 +598,8 @@ TEST(the_first_step_of_sgd) {
         Tensor tensor = gpt2_tensor(&t.m.c, i);
         for (size_t j = tensor.offset; j < tensor.offset + tensor.count; j++) {
             double decay = tensor.decays ? t.r.o.weight_decay * before[j] : 0.0;
-            double expected = -t.s.lr * (0.1 / t.s.grad_norm * t.z->grads[j] + decay);
-            worst = fmax(worst, fabs((double)t.z->masters[j] - before[j] - expected));
+            double expected = -t.s.lr * (0.1 / t.s.grad_norm * t.p->grads[j] + decay);
+            worst = fmax(worst, fabs((double)t.p->masters[j] - before[j] - expected));
             moved = fmax(moved, fabs(expected));
             decayed = fmax(decayed, fabs(decay));
         }
@@ -615,7 +615,7 @@ TEST(averaged_weights_count_tokens) {
     TestRun t;
     Run *r = &t.r;
     test_run_open(&t, "1e-2", "--average-tokens", "100");
-    CHECK(memcmp(t.z->average, t.z->masters, t.bytes) == 0);
+    CHECK(memcmp(t.p->average, t.p->masters, t.bytes) == 0);
     CHECK(t.m.memory.bytes[MEM_AVERAGE] == t.bytes);
     double *sum = alloc_or_die(t.n * sizeof *sum, "an average"), shares = 0.0, worst = 0.0;
     uint64_t unit = r->o.batches.unit;
@@ -629,16 +629,16 @@ TEST(averaged_weights_count_tokens) {
         double left = pow(0.5, (double)r->batch / 100.0);
         shares = left*shares + 1.0 - left;
         for (size_t i = 0; i < t.n; i++) {
-            sum[i] = left*sum[i] + (1.0 - left)*t.z->masters[i];
-            worst = fmax(worst, fabs(t.z->average[i] - sum[i] / shares));
+            sum[i] = left*sum[i] + (1.0 - left)*t.p->masters[i];
+            worst = fmax(worst, fabs(t.p->average[i] - sum[i] / shares));
         }
     }
     CHECK_MSG(r->tokens == 36*unit && worst < 1e-6, "apart by %g", worst);
     Eval e, average, of_copy, train = { 0 }, none = { 0 };
     Error err;
-    float *copy = copy_of(t.z->masters, t.n);
+    float *copy = copy_of(t.p->masters, t.n);
     evaluate_all(&e, NULL, &average, r);
-    CHECK(memcmp(copy, t.z->masters, t.bytes) == 0);
+    CHECK(memcmp(copy, t.p->masters, t.bytes) == 0);
     r->o.eval_train = true;
     *stop_signal() = SIGINT;                         // Ctrl-C in the first skips the others
     evaluate_all(&e, &train, &none, r);
@@ -646,7 +646,7 @@ TEST(averaged_weights_count_tokens) {
     evaluate_all(&e, &train, &none, r);              // a run that is ending evaluates whole
     CHECK(e.tokens == 192 && train.tokens == 192 && none.loss == average.loss);
     *stop_signal() = r->stopping = 0;
-    memcpy(t.z->masters, t.z->average, t.bytes);
+    memcpy(t.p->masters, t.p->average, t.bytes);
     CHECK(evaluate(&of_copy, r, &r->val, (size_t)r->o.eval_tokens, &err));
     CHECK(average.loss == of_copy.loss && average.loss != e.loss);
     free(copy);
@@ -692,11 +692,11 @@ TEST(noise_is_that_of_single_gradients) {
             model_forward(m, r->inputs, 2, 8, 0);
             classifier_loss_and_gradient(m, r->targets, 1.0f / 16, 2, 8);
             model_backward(m, r->inputs, 2, 8);
-            for (size_t k = 0; k < n; k++) mean[k] += (one[k] = t.z->grads[k]) / 2;
-            small += squares_of(one, t.z->adam_v, correct, n) / 2;
+            for (size_t k = 0; k < n; k++) mean[k] += (one[k] = t.p->grads[k]) / 2;
+            small += squares_of(one, t.p->adam_v, correct, n) / 2;
             plain += squares_of(one, NULL, 1.0, n) / 2;
         }
-        double big = squares_of(mean, t.z->adam_v, correct, n);
+        double big = squares_of(mean, t.p->adam_v, correct, n);
         train_step(r, m, s);
         check_norms(&s->norms_adam, small, big, "Adam's");
         check_norms(&s->norms, plain, squares_of(mean, NULL, 1.0, n), "plain");

@@ -29,8 +29,8 @@ static double eval_loss(Lab *x) {
     double sum = 0.0;
     for (int i = 0; i < N; i++)
         for (int j = 0; j < N; j++)
-            sum += 0.5 * hessian[i][j] * (x->m.zero.masters[i] - centre[i])
-                 * (x->m.zero.masters[j] - centre[j]);
+            sum += 0.5 * hessian[i][j] * (x->m.params.masters[i] - centre[i])
+                 * (x->m.params.masters[j] - centre[j]);
     return sum;
 }
 
@@ -43,7 +43,7 @@ static void gradient(Lab *x, float *g, uint64_t first, size_t windows) {
     }
     for (int i = 0; i < N; i++) {
         double mean = 0.0;
-        for (int j = 0; j < N; j++) mean += hessian[i][j] * (x->m.zero.masters[j] - centre[j]);
+        for (int j = 0; j < N; j++) mean += hessian[i][j] * (x->m.params.masters[j] - centre[j]);
         g[i] = (float)(mean + sum[i] / (double)windows);
     }
 }
@@ -55,7 +55,7 @@ static void plant(Lab *x) {
     memset(hessian, 0, sizeof hessian);
     n_falls = 0;
     x->r.T = LENGTH;
-    x->m.zero.masters = masters;
+    x->m.params.masters = masters;
     open_vectors(x, N);
     for (int k = 0; k < N; k++)
         for (int i = 0; i < N; i++)
@@ -104,7 +104,7 @@ TEST(hessian_vector_product) {
             for (int j = 0; j < N; j++) wanted += x.whole[i] * hessian[i][j] * x.d_noise[j];
         double found = curvature(&x, x.whole, x.d_noise, x.noise, 0.01);
         CHECK_MSG(fabs(found - wanted) < 1e-3 * fabs(wanted) + 1e-4, "%g, not %g", found, wanted);
-        for (int i = 0; i < N; i++) CHECK(x.m.zero.masters[i] == x.w[i]);
+        for (int i = 0; i < N; i++) CHECK(x.m.params.masters[i] == x.w[i]);
     }
 }
 

@@ -30,14 +30,14 @@ static void check_slopes(void) {
     Rng rng = rng_make(3, 0);
     for (int i = 0; i < N; i++) x[i] = (int)rng_below(&rng, V), y[i] = (int)rng_below(&rng, V);
     for (size_t i = 0; i < gpt2_n_params(&c); i++)
-        m.zero.masters[i] = (float)(0.3 * rng_normal(&rng));
+        m.params.masters[i] = (float)(0.3 * rng_normal(&rng));
     clear_grads(&m);
     model_forward(&m, x, B, T, 0);
     classifier_loss_and_gradient(&m, y, 1.0f / N, B, T);
     model_backward(&m, x, B, T);
     for (int i = 0; i < gpt2_n_tensors(&c); i++) {
         Tensor t = gpt2_tensor(&c, i);
-        float *p = m.zero.masters + t.offset, *g = m.zero.grads + t.offset;
+        float *p = m.params.masters + t.offset, *g = m.params.grads + t.offset;
         float *kept = alloc_or_die(t.count * sizeof *kept, "a tensor");
         double length = 0.0, losses[2];
         memcpy(kept, p, t.count * sizeof *p);

@@ -6,20 +6,20 @@
 #include "test.h"
 
 // One rank of several, as comm_open would say.
-typedef struct { Comm comm; Zero z; Memory memory; } Rank;
+typedef struct { Comm comm; Params p; Memory memory; } Rank;
 
 static void rank_begin(Rank *r, int rank, int size, int stage, const Config *c) {
     memset(&r->comm, 0, sizeof r->comm);
     r->comm.rank = rank;
     r->comm.size = size;
     Sharing sharing = { .comm = &r->comm, .stage = stage };
-    zero_init(&r->z, &sharing, c, 1, sizeof(float));
+    params_init(&r->p, &sharing, c, 1, sizeof(float));
     r->memory = memory_begin(NULL);
 }
 
 static void rank_carve(Rank *r) {
-    zero_carve_params(&r->z, &r->memory);
-    zero_carve_training(&r->z, &r->memory);
+    params_carve(&r->p, &r->memory);
+    params_carve_training(&r->p, &r->memory);
 }
 
 // Memory for all that the rank keeps; without it a rank answers questions of layout alone.
@@ -27,11 +27,11 @@ static void rank_alloc(Rank *r) {
     rank_carve(r);
     r->memory = memory_begin(alloc_or_die(r->memory.used, "a rank"));
     rank_carve(r);
-    zero_open(&r->z);
+    params_open(&r->p);
 }
 
 static void rank_end(Rank *r) {
-    zero_close(&r->z);
+    params_close(&r->p);
     free(r->memory.base);
 }
 
@@ -75,20 +75,20 @@ static void places_end(Places *p) {
 
 // One chunk: in one tensor, with its decay, and each of the three places where the stage says. Adds
 // one to `updated` of each parameter it updates.
-static int check_chunk(int *updated, const Zero *z, const Chunk *k, const Places *p) {
+static int check_chunk(int *updated, const Params *p, const Chunk *k, const Places *places) {
     Tensor t = {0};
     int wrong = 0;
     for (int j = 0; j < k->count; j++) {
         size_t param = k->param + (size_t)j, grad = k->grad + (size_t)j;
         size_t moment = k->moment + (size_t)j;
-        if (param >= zero_params_count(z)) return 1;
-        long flat = z->stage == 3 ? p->of_slice[param] : (long)param;
+        if (param >= zero_params_count(p)) return 1;
+        long flat = p->stage == 3 ? places->of_slice[param] : (long)param;
         if (flat < 0) return 1;
-        for (int i = 0; j == 0 && i < gpt2_n_tensors(&z->c); i++)
-            if (gpt2_tensor(&z->c, i).offset <= (size_t)flat) t = gpt2_tensor(&z->c, i);
-        wrong += (long)grad != (z->stage >= 2 ? p->of_flat[flat] : flat);
-        wrong += (long)moment != (z->stage >= 1 ? p->of_flat[flat] : flat);
-        wrong += grad >= zero_grads_count(z) || moment >= zero_moments_count(z);
+        for (int i = 0; j == 0 && i < gpt2_n_tensors(&p->c); i++)
+            if (gpt2_tensor(&p->c, i).offset <= (size_t)flat) t = gpt2_tensor(&p->c, i);
+        wrong += (long)grad != (p->stage >= 2 ? places->of_flat[flat] : flat);
+        wrong += (long)moment != (p->stage >= 1 ? places->of_flat[flat] : flat);
+        wrong += grad >= zero_grads_count(p) || moment >= zero_moments_count(p);
         wrong += t.decays != k->decays || (size_t)flat >= t.offset + t.count;
         updated[flat]++;
     }
@@ -104,12 +104,12 @@ static void check_chunks(const Config *c, int size, int stage, int largest) {
         Places places;
         rank_begin(&r, rank, size, stage, c);
         places_begin(&places, c, rank, size);
-        int n = zero_chunks(NULL, &r.z, largest);
+        int n = zero_chunks(NULL, &r.p, largest);
         Chunk *chunks = (Chunk *)alloc_or_die((size_t)(n + 1) * sizeof *chunks, "chunks");
-        CHECK(zero_chunks(chunks, &r.z, largest) == n);
+        CHECK(zero_chunks(chunks, &r.p, largest) == n);
         for (int i = 0; i < n; i++) {
             wrong += chunks[i].count < 1 || chunks[i].count > largest;
-            wrong += check_chunk(updated, &r.z, &chunks[i], &places);
+            wrong += check_chunk(updated, &r.p, &chunks[i], &places);
         }
         free(chunks);
         places_end(&places);
@@ -136,11 +136,11 @@ TEST(buckets_in_use_have_slots_of_their_own) {
         const Config *c = &odd_configs[i];
         rank_begin(&r, 0, 2, 3, c);
         for (int b = 0; b < gpt2_n_buckets(c); b++) {
-            int slot = zero_slot(&r.z, b);
+            int slot = zero_slot(&r.p, b);
             CHECK(slot >= 0 && slot < ZERO_SLOTS);
-            CHECK(gpt2_bucket(c, b).count <= zero_slot_count(&r.z, slot));
-            CHECK(b == 0 || (slot != zero_slot(&r.z, 0) && slot != zero_slot(&r.z, b - 1)));
-            CHECK(b == c->L + 1 || slot != zero_slot(&r.z, c->L + 1));
+            CHECK(gpt2_bucket(c, b).count <= zero_slot_count(&r.p, slot));
+            CHECK(b == 0 || (slot != zero_slot(&r.p, 0) && slot != zero_slot(&r.p, b - 1)));
+            CHECK(b == c->L + 1 || slot != zero_slot(&r.p, c->L + 1));
         }
         rank_end(&r);
     }
@@ -157,8 +157,8 @@ TEST(memory_follows_the_formula) {
             Rank r;
             rank_begin(&r, size - 1, size, stage, &c);
             double n = size, formula[] = { 16.0, 8.0 + 8.0/n, 4.0 + 12.0/n, 16.0/n };
-            double bytes = 4.0*(double)(zero_params_count(&r.z) + zero_grads_count(&r.z)
-                                        + 2*zero_moments_count(&r.z));
+            double bytes = 4.0*(double)(zero_params_count(&r.p) + zero_grads_count(&r.p)
+                                        + 2*zero_moments_count(&r.p));
             rank_carve(&r);
             const size_t *of = r.memory.bytes;
             CHECK(bytes == (double)(of[MEM_PARAMS] + of[MEM_GRADS] + of[MEM_MOMENTS]));
@@ -175,14 +175,14 @@ TEST(memory_follows_the_formula) {
 // where the series is in slices (parameters at stage 3, moments from stage 1 on), else at all of
 // them.
 static int check_series(Rank *r, Kept what, const float *kept, bool slices, const Places *places) {
-    const Config *c = &r->z.c;
+    const Config *c = &r->p.c;
     int wrong = 0;
     for (int b = 0; b < gpt2_n_buckets(c); b++) {
         Range range = gpt2_bucket(c, b);
-        float *place = bucket_place(&r->z, what, b);
+        float *place = bucket_place(&r->p, what, b);
         for (size_t i = 0; i < range.count; i++)
             place[i] = (float)(range.begin + i) + 0.25f*(float)what;
-        bucket_keep(&r->z, what, b);
+        bucket_keep(&r->p, what, b);
     }
     for (size_t f = 0; f < gpt2_n_params(c); f++) {
         long at = slices ? places->of_flat[f] : (long)f;
@@ -202,10 +202,10 @@ TEST(what_is_placed_is_kept) {
                 rank_begin(&r, rank, size, stage, c);
                 rank_alloc(&r);
                 places_begin(&places, c, rank, size);
-                int has = r.z.stage;                   // 0 with one rank
-                wrong += check_series(&r, KEPT_WEIGHTS, r.z.masters, has == 3, &places);
-                wrong += check_series(&r, KEPT_EXP_AVG, r.z.adam_m, has >= 1, &places);
-                wrong += check_series(&r, KEPT_EXP_AVG_SQ, r.z.adam_v, has >= 1, &places);
+                int has = r.p.stage;                   // 0 with one rank
+                wrong += check_series(&r, KEPT_WEIGHTS, r.p.masters, has == 3, &places);
+                wrong += check_series(&r, KEPT_EXP_AVG, r.p.adam_m, has >= 1, &places);
+                wrong += check_series(&r, KEPT_EXP_AVG_SQ, r.p.adam_v, has >= 1, &places);
                 CHECK_MSG(wrong == 0, "stage %d, rank %d of %d: %d elements", stage, rank, size,
                           wrong);
                 places_end(&places);
@@ -222,34 +222,34 @@ static void check_exact_sum(int micro_batches) {
     size_t n = gpt2_n_params(c);
     enum { MOST = 16 };
     float *terms[MOST], *wanted = floats(n);
-    Zero z;
+    Params p;
     Rng rng = rng_make(5, 0);
     Sharing sharing = { .levels = tree_level((uint64_t)micro_batches - 1) + 1 };
-    zero_init(&z, &sharing, c, 1, sizeof(float));
-    for (int l = 0; l < z.n_levels; l++) z.levels[l] = floats(n);
-    z.grads = z.levels[0];
-    z.n_grads = n;
+    params_init(&p, &sharing, c, 1, sizeof(float));
+    for (int l = 0; l < p.n_levels; l++) p.levels[l] = floats(n);
+    p.grads = p.levels[0];
+    p.n_grads = n;
     for (int update = 0; update < 2; update++) {       // what the first one left does not matter
         for (int i = 0; i < micro_batches; i++) {
             terms[i] = floats(n);
             for (size_t j = 0; j < n; j++) terms[i][j] = (float)rng_normal(&rng);
-            zero_micro_batch(&z, (size_t)i, (size_t)micro_batches);
+            zero_micro_batch(&p, (size_t)i, (size_t)micro_batches);
             for (int b = c->L + 1; b >= 0; b--) {
                 Range r = gpt2_bucket(c, b);
-                float *g = bucket_at(&z, b, GRADS);
+                float *g = bucket_at(&p, b, GRADS);
                 for (size_t j = 0; j < r.count; j++) g[j] += terms[i][r.begin + j];
-                gradients_ready(&z, b);
+                gradients_ready(&p, b);
             }
         }
-        zero_wait_grads(&z);
+        zero_wait_grads(&p);
         tree_sum(wanted, (const void *const *)terms, micro_batches, 1.0f, COMM_FP32, COMM_WRITE, n);
-        CHECK_MSG(memcmp(z.grads, wanted, n * sizeof(float)) == 0, "%d micro-batches, update %d",
+        CHECK_MSG(memcmp(p.grads, wanted, n * sizeof(float)) == 0, "%d micro-batches, update %d",
                   micro_batches, update);
         for (int i = 0; i < micro_batches; i++) free(terms[i]);
     }
-    for (int l = 0; l < z.n_levels; l++) free(z.levels[l]);
+    for (int l = 0; l < p.n_levels; l++) free(p.levels[l]);
     free(wanted);
-    zero_free(&z);
+    params_free(&p);
 }
 
 TEST(exact_sums_follow_the_tree) {
@@ -261,21 +261,21 @@ TEST(exact_sums_follow_the_tree) {
 // A run stops where all ranks have the same parameters, one rank alone too: resumed within a DiLoCo
 // round, it would be another run. All ranks stop by one signal, as their exit status tells.
 TEST(a_signal_waits_for_the_end_of_a_round) {
-    Zero z;
+    Params p;
     Sharing sharing = { .apart = true };
     volatile sig_atomic_t came = SIGTERM;
-    zero_init(&z, &sharing, &odd_configs[0], 1, sizeof(float));
-    z.stop = &came;
+    params_init(&p, &sharing, &odd_configs[0], 1, sizeof(float));
+    p.stop = &came;
     for (int scope = THIS_RANK; scope <= ALL_RANKS; scope++) {
         Totals t = { 3.0, 2.0, { 0.0 }, 0 };
-        z.scope = (Scope)scope;
-        totals_share(&z, &t);
+        p.scope = (Scope)scope;
+        totals_share(&p, &t);
         CHECK(t.loss == 3.0 && t.squares == 2.0 && t.stop == (scope == ALL_RANKS ? SIGTERM : 0));
     }
-    z.size = 3;
+    p.size = 3;
     Totals all[] = { { .stop = 0 }, { .stop = SIGUSR1 }, { .stop = SIGTERM } };
-    CHECK(totals_sum(&z, all, ALL_RANKS).stop == SIGUSR1);
-    zero_free(&z);
+    CHECK(totals_sum(&p, all, ALL_RANKS).stop == SIGUSR1);
+    params_free(&p);
 }
 
 // ---- tensor parallel: shares of a model ----

@@ -20,12 +20,12 @@ template <class T> static Block<T> block_at(T *bucket, const Config *c) {
 }
 
 // Points a model's weights (PARAMS), or their gradients (GRADS), at where each bucket lies.
-template <class T> static void weights_point(Weights<T> *w, const Zero *z, Flat flat) {
-    const Config *c = &z->c;
-    T *embeddings = (T *)bucket_at(z, 0, flat), *norm = (T *)bucket_at(z, 1 + c->L, flat);
+template <class T> static void weights_point(Weights<T> *w, const Params *p, Flat flat) {
+    const Config *c = &p->c;
+    T *embeddings = (T *)bucket_at(p, 0, flat), *norm = (T *)bucket_at(p, 1 + c->L, flat);
     w->wte = tensor_at(embeddings, c, WTE);
     w->wpe = tensor_at(embeddings, c, WPE);
-    for (int l = 0; l < c->L; l++) w->block[l] = block_at((T *)bucket_at(z, 1 + l, flat), c);
+    for (int l = 0; l < c->L; l++) w->block[l] = block_at((T *)bucket_at(p, 1 + l, flat), c);
     w->lnf_gain = tensor_at(norm, c, LNF_GAIN);
     w->lnf_bias = tensor_at(norm, c, LNF_BIAS);
 }
@@ -59,7 +59,7 @@ static void model_carve_acts(Model *m, Memory *mem) {
     bool keeps_all = m->spec.recompute == RECOMPUTE_NONE;
     carve(&m->x_in, mem, MEM_ACTIVATIONS, N*C);
     for (int l = 0; l < m->c.L; l++) {
-        if (l == 0 || keeps_all) block_carve(&m->acts[l], mem, N, &m->zero.tp);
+        if (l == 0 || keeps_all) block_carve(&m->acts[l], mem, N, &m->params.tp);
         else m->acts[l] = m->acts[0];
         carve(&m->acts[l].x_out, mem, MEM_ACTIVATIONS, N*C);
         m->acts[l].x = l > 0 ? m->acts[l - 1].x_out : m->x_in;
@@ -80,19 +80,19 @@ static void model_carve_acts(Model *m, Memory *mem) {
 // memory. So do the buckets of a checkpoint, which are gathered between two updates.
 static void model_carve_backward(Model *m, Memory *mem) {
     size_t N = (size_t)m->spec.B*m->spec.T, C = m->c.C, Vp = m->padded.V;
-    const TpGroup *group = &m->zero.tp;
+    const TpGroup *group = &m->params.tp;
     bool trains = m->spec.use == TRAIN;
     m->logit_rows = logits_chunk_rows(N, Vp, C, sizeof(real), m->spec.multiprocessors);
     if (group->size > 1) m->logit_rows = min_size(m->logit_rows, xent_shared_rows(group));
     size_t Cn = tp_channels(group), reals = m->logit_rows*Vp;
     size_t branches = trains ? 4*N*Cn : 0;                   // dfc; dqkv is smaller
     size_t bucket = gpt2_largest_bucket(&m->padded) * sizeof(float) / sizeof(real);
-    size_t ranks = m->zero.size * group->size;
+    size_t ranks = m->params.size * group->size;
     if (reals < branches) reals = branches;
     if (reals < bucket && ranks > 1) reals = bucket;
     carve(&m->logits, mem, MEM_LOGITS, reals);
     m->dfc = m->dqkv = m->logits;
-    m->zero.bucket = (float *)m->logits;
+    m->params.bucket = (float *)m->logits;
     carve(&m->next_logits, mem, MEM_LOGITS, (group->size > 1 ? group->size + 1 : 1) * Vp);
     if (!trains) return;
     carve(&m->dx_branch, mem, MEM_BACKWARD, N*C);
@@ -106,8 +106,8 @@ static void model_carve_backward(Model *m, Memory *mem) {
 
 // Lays everything out; with mem->base NULL it only counts (dev/base/memory.c).
 static void model_carve(Model *m, Memory *mem) {
-    zero_carve_params(&m->zero, mem);
-    if (m->spec.use == TRAIN) zero_carve_training(&m->zero, mem);
+    params_carve(&m->params, mem);
+    if (m->spec.use == TRAIN) params_carve_training(&m->params, mem);
     model_carve_acts(m, mem);
     model_carve_backward(m, mem);
 }
@@ -132,11 +132,11 @@ static void model_begin(Model *m, const ModelSpec *spec) {
     size_t L = spec->c.L;
     memset(m, 0, sizeof *m);
     m->spec = *spec;
-    zero_init(&m->zero, &spec->sharing, &spec->c, VOCAB_UNIT, sizeof(real));
-    m->c = m->zero.file;
-    m->Cn = tp_channels(&m->zero.tp);
-    m->NHn = tp_heads(&m->zero.tp);
-    m->padded = m->zero.c;
+    params_init(&m->params, &spec->sharing, &spec->c, VOCAB_UNIT, sizeof(real));
+    m->c = m->params.file;
+    m->Cn = tp_channels(&m->params.tp);
+    m->NHn = tp_heads(&m->params.tp);
+    m->padded = m->params.c;
     m->acts = (BlockActs *)alloc_or_die(L * sizeof *m->acts, "a table of activations");
     m->w.block = (Block<real> *)alloc_or_die(L * sizeof *m->w.block, "a table of blocks");
     m->dw.block = (Block<float> *)alloc_or_die(L * sizeof *m->dw.block, "a table of blocks");
@@ -152,11 +152,11 @@ void model_count(Memory *mem, const ModelSpec *spec) {
     Model m;
     model_check(&spec->c);
     model_begin(&m, spec);
-    shared_check(&m.zero.tp);
+    shared_check(&m.params.tp);
     *mem = memory_begin(NULL);
     model_carve(&m, mem);
     mem->bytes[MEM_REST] += MACHINE_BYTES;
-    zero_free(&m.zero);
+    params_free(&m.params);
     tables_free(&m);
 }
 
@@ -176,8 +176,8 @@ static void model_init_host(Model *m) {
         CUDA_CHECK(cudaEventCreateWithFlags(&m->sent[i], cudaEventDisableTiming));
     }
     for (cudaEvent_t &mark : m->marks) CUDA_CHECK(cudaEventCreate(&mark));
-    alloc_pinned(&m->host_totals, m->zero.size * m->zero.tp.size);
-    alloc_pinned(&m->host_logits, m->padded.V * m->zero.tp.size);
+    alloc_pinned(&m->host_totals, m->params.size * m->params.tp.size);
+    alloc_pinned(&m->host_logits, m->padded.V * m->params.tp.size);
     m->token_count = (int *)alloc_or_die(m->c.V * sizeof(int), "counting tokens");
 }
 
@@ -195,20 +195,20 @@ void model_init(Model *m, const ModelSpec *spec, Machine *machine) {
     if ((double)counted.used > room) memory_die(&counted, spec, room);
     model_begin(m, spec);
     m->gpu = machine;
-    m->zero.stream = machine->stream;
+    m->params.stream = machine->stream;
     CUDA_CHECK(cudaMalloc((void **)&base, counted.used));
     CUDA_CHECK(cudaMemsetAsync(base, 0, counted.used, machine->stream));
     m->memory = memory_begin(base);
     model_carve(m, &m->memory);
-    zero_open(&m->zero);
-    weights_point(&m->w, &m->zero, PARAMS);
-    if (spec->use == TRAIN) weights_point(&m->dw, &m->zero, GRADS);
+    params_open(&m->params);
+    weights_point(&m->w, &m->params, PARAMS);
+    if (spec->use == TRAIN) weights_point(&m->dw, &m->params, GRADS);
     model_init_host(m);
 }
 
 void model_free(Model *m) {
     if (!m->gpu) return;
-    zero_close(&m->zero);              // waits, on the GPU, for what is under way
+    params_close(&m->params);          // waits, on the GPU, for what is under way
     gpu_wait(m->gpu);
     graph_free(&m->graph);
     CUDA_CHECK(cudaFree(m->memory.base));

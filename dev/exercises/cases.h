@@ -102,8 +102,8 @@ CASE(global_norm, "n90 c2000", 1e-4,
           for (int i = 0; i < n; i++)
               chunks[i] = (Chunk){ .count = counts[i], .grad = (n - 1 - i)*(size_t)(c + 1),
                                    .param = i, .moment = i, .counts = i % 16 != 5 };
-          model.zero.chunks = chunks; model.zero.n_chunks = n; model.zero.grads = grads;
-          model.zero.n_grads = n*(size_t)(c + 1); model.zero.norm_partials = partials;
+          model.params.chunks = chunks; model.params.n_chunks = n; model.params.grads = grads;
+          model.params.n_grads = n*(size_t)(c + 1); model.params.norm_partials = partials;
           *squares = gradients_squares(&model)),
      "the sum of the squares, in double, of the gradients of chunks whose `counts` is true, each "
      "from grads + its `grad`, the chunks' sums added in order")

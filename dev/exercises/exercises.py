@@ -67,7 +67,7 @@ EXERCISES = [Exercise(*row) for row in [
      "parameters p (n). o.m_steps is this update's number, from 1; o.v_steps is the same for v."),
     ("global_norm", 9, TRAINER, "gradients_squares",
      "Returns the sum, in double, of the squares of all gradients: chunk i is chunks[i].count of "
-     "them from m->zero.grads + chunks[i].grad, and belongs to the sum if chunks[i].counts. "
+     "them from m->params.grads + chunks[i].grad, and belongs to the sum if chunks[i].counts. "
      "norm_partials has room for a sum of each of the n_chunks chunks."),
     ("muon", 9, TRAINER, None, "Muon for the matrices of the blocks"),
     ("gradient_accumulation", 10, TRAINER, "train_step",
@@ -75,7 +75,7 @@ EXERCISES = [Exercise(*row) for row in [
      "r->inputs and r->targets; model_forward (past = 0), classifier_loss_and_gradient, which "
      "returns the sum of its losses, and model_backward run it; gradients_arrive(r, s) follows "
      "the last one. gradients_squares(m) is the squared norm. Put it and the loss into "
-     "a Totals `all`, call totals_share(&m->zero, &all), shorten the gradient to r->o.clip if "
+     "a Totals `all`, call totals_share(&m->params, &all), shorten the gradient to r->o.clip if "
      "that is not 0, by model_update's factor, and end with step_end(r, s, &all). The update is "
      "left out if the norm is not finite."),
     ("sample_token", 11, "dev/train/sample.c", "sample_token",

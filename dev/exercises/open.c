@@ -61,7 +61,7 @@ static void check_flat(const Config *c, const float *x, const char *before, cons
     for (int i = gpt2_n_tensors(c) - 1; i >= 0; i--) {
         Tensor t = gpt2_tensor(c, i);
         char name[64];
-        snprintf(name, sizeof name, "%s%s%s", before, tensor_kinds[t.kind].name, behind);
+        snprintf(name, sizeof name, "%s%s%s", before, tensor_kind(t.kind)->name, behind);
         if (t.rows > 1) PUT(t.layer, name, "ij", x + t.offset, t.rows, t.cols);
         else PUT(t.layer, name, "j", x + t.offset, t.cols);
     }
@@ -75,17 +75,17 @@ static void check_micro_batch(Model *m, const int *inputs, const int *targets, i
     classifier_loss_and_gradient(m, targets, 1.0f / (B*T), B, T);
     model_backward(m, inputs, B, T);
     PUT(OUTSIDE, "loss", "n", m->loss, B*T);
-    check_flat(&m->c, m->zero.grads, "d", "");
+    check_flat(&m->c, m->params.grads, "d", "");
 }
 
 static void check_update(Model *m, AdamW o, float g_scale) {
-    size_t n = m->zero.n_grads;
+    size_t n = m->params.n_grads;
     float *change = alloc_or_die(n * sizeof *change, "a check");
-    memcpy(change, m->zero.masters, n * sizeof *change);
+    memcpy(change, m->params.masters, n * sizeof *change);
     fprintf(check_out, "case update %.0f\n", o.m_steps);
     model_update(m, o, g_scale);
-    for (size_t i = 0; i < n; i++) change[i] = m->zero.masters[i] - change[i];
-    check_flat(&m->c, m->zero.adam_m, "", ".adam_m");
+    for (size_t i = 0; i < n; i++) change[i] = m->params.masters[i] - change[i];
+    check_flat(&m->c, m->params.adam_m, "", ".adam_m");
     check_flat(&m->c, change, "", ".change");
     free(change);
 }
@@ -117,14 +117,14 @@ static void check_model(Config c, int B, int T, Rng *rng) {
         Tensor t = gpt2_tensor(&c, i);
         double deviation = t.rows > 1 ? 1 / sqrt(c.C) : 0.1, mean = t.init == INIT_ONES;
         for (size_t j = 0; j < t.count; j++)
-            m.zero.masters[t.offset + j] = (float)(mean + deviation * rng_normal(rng));
+            m.params.masters[t.offset + j] = (float)(mean + deviation * rng_normal(rng));
     }
     for (int i = 0; i < 4*B*T; i++) drawn[i] = tokens[i] = (int)rng_below(rng, c.V);
     fprintf(check_out, "case model\n");
     check_put(OUTSIDE, "sizes", "i", (size_t[]){ 7 }, IN, sizes);
     check_put(OUTSIDE, "updates", "ui", (size_t[]){ UPDATES, SETTINGS }, IN, UPDATE[0]);
     check_put(OUTSIDE, "tokens", "i", (size_t[]){ 4*B*T }, IN, drawn);
-    check_put(OUTSIDE, "params", "i", (size_t[]){ m.zero.n_grads }, IN, m.zero.masters);
+    check_put(OUTSIDE, "params", "i", (size_t[]){ m.params.n_grads }, IN, m.params.masters);
     for (int i = 0; i < UPDATES; i++) {
         const float *u = UPDATE[i];
         clear_grads(&m);

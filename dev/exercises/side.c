@@ -11,7 +11,7 @@
 static void step_begin(Run *r, Step *s);
 static void next_batch(Run *r, Step *s, size_t i);
 static void gradients_arrive(Run *r, Step *s);
-static void totals_share(const Zero *z, Totals *t);
+static void totals_share(const Params *p, Totals *t);
 static void step_end(Run *r, Step *s, const Totals *t);
 #define main train_gpt2_main
 #include "train_gpt2.c"
@@ -70,7 +70,7 @@ static Model *model_of(int L, int C, int V, int P, int B, Use use, const float *
     Config c = { .L = L, .NH = 2, .C = C, .V = V, .P = P };
     ModelSpec spec = { .c = c, .B = B, .T = P, .use = use };
     model_init(m, &spec, &machine);
-    for (size_t i = 0; i < gpt2_n_params(&c); i++) m->zero.masters[i] = 0.3f * params[i];
+    for (size_t i = 0; i < gpt2_n_params(&c); i++) m->params.masters[i] = 0.3f * params[i];
     return m;
 }
 
@@ -127,22 +127,22 @@ static void next_batch(Run *r, Step *s, size_t i) {
     if (i != (size_t)around.read++ || i >= s->micro_batches) around.read += 1000;
     memcpy(r->inputs, around.tokens + i % around.n * N, N * sizeof(int));
     memcpy(r->targets, around.tokens + (around.n + i % around.n) * N, N * sizeof(int));
-    if (around.k == 7) around.m->zero.grads[5] = NAN;
-    if (around.k == 8) around.m->zero.grads[5] = 3;      // its square is above the limit, it is not
+    if (around.k == 7) around.m->params.grads[5] = NAN;
+    if (around.k == 8) around.m->params.grads[5] = 3;    // its square is over the limit, not it
 }
 
 static void gradients_arrive(Run *r, Step *s) {
     (void)r, (void)s, around.arrived = 100*around.arrived + around.read;
-    around.m->zero.grads[3] += 0.3f;
+    around.m->params.grads[3] += 0.3f;
 }
 
-static void totals_share(const Zero *z, Totals *t) {
-    (void)z, around.shared++, t->loss *= 2, t->squares *= 4;
+static void totals_share(const Params *p, Totals *t) {
+    (void)p, around.shared++, t->loss *= 2, t->squares *= 4;
 }
 
 static void step_end(Run *r, Step *s, const Totals *t) {
     (void)r, (void)s, around.ended++, around.totals = *t;
-    memcpy(around.at_end, around.m->zero.masters, sizeof around.at_end);
+    memcpy(around.at_end, around.m->params.masters, sizeof around.at_end);
 }
 
 // k: 1 ... 3 another limit, 4, 6 and 9 no limit, 5 one that is not met, 7 not finite.
@@ -151,13 +151,13 @@ static void one_step(float *params, float *adam_m, float *gradients, const float
     int inputs[24], targets[24];
     Step s;
     Model *m = around.m = model_of(2, 8, 16, 8, 3, TRAIN, weights);
-    r.inputs = inputs, r.targets = targets, r.zero = &m->zero;
+    r.inputs = inputs, r.targets = targets, r.params = &m->params;
     r.o.clip = around.k < 4 ? 0.1 * around.k : around.k == 5 ? 1e6 : around.k == 8 ? 20 : 0;
-    for (int i = 0; i < STEP_PARAMS; i++) m->zero.grads[i] = 0.125f;
+    for (int i = 0; i < STEP_PARAMS; i++) m->params.grads[i] = 0.125f;
     train_step(&r, m, &s);
-    memcpy(params, m->zero.masters, STEP_PARAMS * sizeof *params);
-    memcpy(adam_m, m->zero.adam_m, STEP_PARAMS * sizeof *params);
-    memcpy(gradients, m->zero.grads, STEP_PARAMS * sizeof *params);
+    memcpy(params, m->params.masters, STEP_PARAMS * sizeof *params);
+    memcpy(adam_m, m->params.adam_m, STEP_PARAMS * sizeof *params);
+    memcpy(gradients, m->params.grads, STEP_PARAMS * sizeof *params);
     model_free(m), free(m);
 }
 

@@ -177,11 +177,11 @@ typedef struct { char text[GGUF_MAX_NAME]; } GgufName;
 
 static GgufName gguf_name(const Tensor *t) {
     GgufName name;
-    snprintf(name.text, sizeof name.text, tensor_kinds[t->kind].gguf, t->layer);
+    snprintf(name.text, sizeof name.text, tensor_kind(t->kind)->gguf, t->layer);
     return name;
 }
 
-static bool gguf_is_vector(const Tensor *t) { return tensor_kinds[t->kind].rows == DIM_1; }
+static bool gguf_is_vector(const Tensor *t) { return tensor_kind(t->kind)->rows == DIM_1; }
 
 static bool gguf_is_transposed(const Tensor *t) {
     return t->layer >= 0 && !gguf_is_vector(t);

@@ -37,8 +37,8 @@ bool llmc_config(Config *c, const unsigned char *bytes, size_t n, Error *err) {
     double count = (double)(header[7] - header[3]) * c->C;       // padding of the vocabulary
     for (int k = 0; k < N_KINDS; k++) {
         double n_layers = k >= FIRST_IN_BLOCK && k <= LAST_IN_BLOCK ? c->L : 1;
-        count += n_layers * (double)dim_size(c, tensor_kinds[k].rows)
-                          * (double)dim_size(c, tensor_kinds[k].cols);
+        count += n_layers * (double)dim_size(c, tensor_kind(k)->rows)
+                          * (double)dim_size(c, tensor_kind(k)->cols);
     }
     double expected = LLMC_HEADER_BYTES + count * size;
     if (expected != (double)n)
@@ -55,7 +55,7 @@ void llmc_params(float *out, Range range, const Config *c, const unsigned char *
     const unsigned char *p = bytes + LLMC_HEADER_BYTES;
     for (int kind = 0; kind < N_KINDS; kind++) {
         bool in_block = kind >= FIRST_IN_BLOCK && kind <= LAST_IN_BLOCK;
-        size_t rows = dim_size(c, tensor_kinds[kind].rows), count = kind_count(c, kind);
+        size_t rows = dim_size(c, tensor_kind(kind)->rows), count = kind_count(c, kind);
         for (int layer = 0; layer < (in_block ? c->L : 1); layer++, p += count * size) {
             size_t at = tensor_offset(c, kind, layer) - range.begin;     // wraps before the range
             if (at >= range.count) continue;

@@ -86,7 +86,7 @@ static int tensor_kind_of(int *layer, const char *name) {
     bool in_block = strncmp(name, "h.", 2) == 0;
     if (in_block && !(name = name_number(layer, name + 2))) return -1;
     for (int kind = 0; kind < N_KINDS; kind++) {
-        const char *key = tensor_kinds[kind].key;
+        const char *key = tensor_kind(kind)->key;
         bool blocks = strncmp(key, "h.%d.", 5) == 0;
         if (blocks == in_block && strcmp(name, blocks ? key + 5 : key) == 0) return kind;
     }
@@ -146,7 +146,7 @@ static ShapeText shape_text(const size_t *dims, int n_dims) {
 }
 
 static bool tensor_is_vector(const Tensor *t) {
-    return tensor_kinds[t->kind].rows == DIM_1;
+    return tensor_kind(t->kind)->rows == DIM_1;
 }
 
 // `linear`: PyTorch's Linear, as in nanoGPT, keeps the blocks' matrices (out, in).

@@ -140,10 +140,10 @@ static void bench_open(Bench *b, const Setting *s) {
     b->N = (size_t)s->B * s->T;
     model_init(&b->m, &spec, &machine);
     for (int bucket = 0; bucket < gpt2_n_buckets(&s->c); bucket++) {
-        gpt2_init_bucket(bucket_place(&b->m.zero, KEPT_WEIGHTS, bucket), &s->c, bucket, 1);
-        bucket_keep(&b->m.zero, KEPT_WEIGHTS, bucket);
+        gpt2_init_bucket(bucket_place(&b->m.params, KEPT_WEIGHTS, bucket), &s->c, bucket, 1);
+        bucket_keep(&b->m.params, KEPT_WEIGHTS, bucket);
     }
-    zero_loaded(&b->m.zero);
+    params_loaded(&b->m.params);
     b->tokens = alloc_or_die(2 * b->N * sizeof(int), "a batch");
     b->targets = b->tokens + b->N;
     Rng rng = rng_make(1, 1);
@@ -229,11 +229,11 @@ static void time_layers(Times *t, Bench *b, const Setting *s) {
 // Last: the plain stream runs over the model's own parameters and spoils them.
 static void time_optimizer(Times *t, Bench *b) {
     enum { ROUNDS = 7 };
-    const Zero *z = &b->m.zero;
+    const Params *p = &b->m.params;
     size_t n = gpt2_n_params(&b->m.c);
     double bytes = STREAM_BYTES * (double)n;
     for (int i = 0; i < ROUNDS; i++) {
-        double stream = stream_seconds(z->masters, z->adam_m, z->adam_v, z->grads, n);
+        double stream = stream_seconds(p->masters, p->adam_m, p->adam_v, p->grads, n);
         samples_add(&t->stream, bytes / stream);
         for (int j = OPTIMIZER; j < PARTS; j++)
             samples_add(&t->part[j], part_seconds(b, &parts[j], 1));

@@ -269,7 +269,7 @@ static const Part parts[] = {
     { "global norm", 0, 1, once_work, [](const Site *s) { gradients_squares(s->m); } },
     { "AdamW", 0, 1, adamw_work, [](const Site *s) {
         AdamW o = { 1e-9f, 0.9f, 0.95f, 1e-8f, 0.1f, 1, 1 };
-        adamw_launch(&s->m->zero, o, s->m->g_scale); } },
+        adamw_launch(&s->m->params, o, s->m->g_scale); } },
 };
 
 // Before a measurement all gradients are read, half a gigabyte for 124M: that empties the caches,

@@ -31,10 +31,10 @@ static inline void shape_parse(ModelShape *s, const char *text, const char *name
 static inline void model_fresh(Model *m, ModelSpec spec, Machine *g) {
     model_init(m, &spec, g);
     for (int i = 0; i < gpt2_n_buckets(&m->c); i++) {
-        gpt2_init_bucket(bucket_place(&m->zero, KEPT_WEIGHTS, i), &m->c, i, 1);
-        bucket_keep(&m->zero, KEPT_WEIGHTS, i);
+        gpt2_init_bucket(bucket_place(&m->params, KEPT_WEIGHTS, i), &m->c, i, 1);
+        bucket_keep(&m->params, KEPT_WEIGHTS, i);
     }
-    zero_loaded(&m->zero);
+    params_loaded(&m->params);
 }
 
 static inline int *random_tokens(size_t n, int V) {

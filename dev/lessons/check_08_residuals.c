@@ -49,7 +49,7 @@ static void check_tying(void) {
     }
     classifier_loss_and_gradient(&m, targets, 0.5f, 1, 2);
     model_backward(&m, inputs, 1, 2);
-    const float *absent = m.zero.grads + 2*8;            // wte comes first; row 2
+    const float *absent = m.params.grads + 2*8;          // wte comes first; row 2
     double worst = 0.0;
     for (int i = 0; i < 8; i++) worst = fmax(worst, fabs(absent[i] - logit_part[i]));
     claim(worst < 1e-6 && rms(absent, 8) > 1e-3,

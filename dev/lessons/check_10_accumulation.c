@@ -12,7 +12,7 @@ static float *gradient_of(Model *m, const int *inputs, const int *targets, int b
         classifier_loss_and_gradient(m, targets + first*T, scale, b, T);
         model_backward(m, inputs + first*T, b, T);
     }
-    return m->zero.grads;
+    return m->params.grads;
 }
 
 static double length(const float *x, const float *less, double times) {
@@ -46,7 +46,7 @@ static float *masked_gradient(const Masked *x, float first, float second) {
     model_forward(x->m, x->few_inputs, HALF, FEW, 0);
     classifier_loss_and_gradient(x->m, x->few_targets, second, HALF, FEW);
     model_backward(x->m, x->few_inputs, HALF, FEW);
-    return x->m->zero.grads;
+    return x->m->params.grads;
 }
 
 static void check_masked(Model *m, const int *inputs, const int *targets, float *right) {
@@ -59,7 +59,7 @@ static void check_masked(Model *m, const int *inputs, const int *targets, float 
     memcpy(right, masked_gradient(&x, 1.0f/COUNTED, 1.0f/COUNTED), n * sizeof *right);
     for (size_t i = 0; i < n; i++) if (fabsf(right[i]) > fabsf(right[steepest])) steepest = i;
     double slope, length_right = length(right, NULL, 0.0);
-    measured_slopes(&slope, mean_of_counted, &x, m->zero.masters + steepest, 1, 1e-2f);
+    measured_slopes(&slope, mean_of_counted, &x, m->params.masters + steepest, 1, 1e-2f);
     float *means = masked_gradient(&x, 0.5f/(HALF*T), 0.5f/(HALF*FEW));
     printf("masked: %d tokens count in one micro-batch, %d in the other\n", HALF*T, HALF*FEW);
     printf("                        a token's weight    length   steepest slope\n");

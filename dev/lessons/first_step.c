@@ -77,7 +77,7 @@ static void show_gradients(Model *m, const int *targets, float p[T][V]) {
         Tensor t = gpt2_tensor(&TINY, i);
         double own = 0.0;
         for (size_t j = 0; j < t.count; j++) {
-            double g = m->zero.grads[t.offset + j];
+            double g = m->params.grads[t.offset + j];
             own += g * g;
         }
         squares += own;
@@ -123,7 +123,7 @@ int main(void) {
     float p[T][V];
     for (int t = 0; t < T; t++) inputs[t] = token_of(TEXT[t]), targets[t] = token_of(TEXT[t + 1]);
     lesson_model(&m, TINY, 1, T, 1337);
-    float *wte = m.zero.masters, before = *wte;
+    float *wte = m.params.masters, before = *wte;
 
     printf("One update of a GPT-2 with %zu numbers, on the text \"%s\".\n\n",
            gpt2_n_params(&TINY), TEXT);
@@ -134,7 +134,7 @@ int main(void) {
     double loss = lesson_update(&m, inputs, targets, 1, T, o, 1);
     if (fabs(loss - by_hand) > 1e-5) die("the trainer's loss is %.6f", loss);
     show_gradients(&m, targets, p);
-    show_update(wte, m.zero.grads, before, o);
+    show_update(wte, m.params.grads, before, o);
     show_more(&m, inputs, targets, loss, o);
     model_free(&m);
     return 0;

@@ -4,7 +4,7 @@
 #ifdef __clang__
 #pragma clang diagnostic ignored "-Wc99-designator"          // of C++, which GPU builds read
 #endif
-const TensorKind tensor_kinds[N_KINDS] = {
+static const TensorKind tensor_kinds[N_KINDS] = {
     [WTE] = { "wte", "wte.weight", "token_embd.weight",
         DIM_V, DIM_C, INIT_NORMAL, CUT_WORDS },
     [WPE] = { "wpe", "wpe.weight", "position_embd.weight",
@@ -38,6 +38,8 @@ const TensorKind tensor_kinds[N_KINDS] = {
     [LNF_BIAS] = { "lnf_bias", "ln_f.bias", "output_norm.bias",
         DIM_1, DIM_C, INIT_ZEROS, CUT_NONE },
 };
+
+const TensorKind *tensor_kind(int kind) { return &tensor_kinds[kind]; }
 
 size_t dim_size(const Config *c, Dim d) {
     size_t C = (size_t)c->C;

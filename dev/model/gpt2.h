@@ -61,7 +61,7 @@ typedef struct {
     Cut cut;
 } TensorKind;
 
-extern const TensorKind tensor_kinds[N_KINDS];       // the one table: gpt2.c
+const TensorKind *tensor_kind(int kind);             // a row of the one table: gpt2.c
 
 // One tensor of one model.
 typedef struct {

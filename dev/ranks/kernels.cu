@@ -50,11 +50,11 @@ __global__ void measure_kernel(double *squares, float *sum, float *x, size_t n) 
     if (threadIdx.x == 0) squares[blockIdx.x] += square;
 }
 
-// z->partials += the sums of the squares of x's (n) pieces, those of all buckets one after the
+// p->partials += the sums of the squares of x's (n) pieces, those of all buckets one after the
 // other, in the order of the launches. With `sum` not NULL, x is also added to it, and cleared.
-void floats_measure(Zero *z, float *sum, float *x, size_t n) {
+void floats_measure(Params *p, float *sum, float *x, size_t n) {
     assert(n % PACK == 0);
-    measure_kernel<<<blocks_for(n, ZERO_MEASURED), 256, 0, z->stream>>>(z->partials, sum, x, n);
+    measure_kernel<<<blocks_for(n, ZERO_MEASURED), 256, 0, p->stream>>>(p->partials, sum, x, n);
     LAUNCH_CHECK();
 }
 
@@ -75,10 +75,10 @@ __global__ void weigh_kernel(double *squares, const float *x, const float *v, fl
     if (threadIdx.x == 0) squares[blockIdx.x] += square;
 }
 
-void floats_weigh(Zero *z, Norms norm, const float *x, const float *v, size_t n) {
+void floats_weigh(Params *p, Norms norm, const float *x, const float *v, size_t n) {
     assert(n % PACK == 0);
-    weigh_kernel<<<blocks_for(n, ZERO_MEASURED), 256, 0, z->stream>>>(
-        z->partials + norm*zero_partials_count(z), x, v, z->correct_v, ADAM_EPS, n);
+    weigh_kernel<<<blocks_for(n, ZERO_MEASURED), 256, 0, p->stream>>>(
+        p->partials + norm*zero_partials_count(p), x, v, p->correct_v, ADAM_EPS, n);
     LAUNCH_CHECK();
 }
 
@@ -207,33 +207,33 @@ void tp_sum(const TpGroup *group, real *x, size_t n) {
 
 // ---- buckets between the CPU's memory and the GPU's: for loading, drawing, saving ----
 
-void zero_open(Zero *z) {
-    CUDA_CHECK(cudaMallocHost((void **)&z->host_bucket,
-                              gpt2_largest_bucket(&z->file) * sizeof(float)));
-    size_t whole = gpt2_largest_bucket(&z->tp.whole) * sizeof(float);
-    if (z->tp.size > 1) z->whole = (float *)alloc_or_die(whole, "a bucket of the whole model");
-    if (!z->chunks) return;
-    size_t bytes = z->n_chunks * sizeof *z->chunks;
+void params_open(Params *p) {
+    CUDA_CHECK(cudaMallocHost((void **)&p->host_bucket,
+                              gpt2_largest_bucket(&p->file) * sizeof(float)));
+    size_t whole = gpt2_largest_bucket(&p->tp.whole) * sizeof(float);
+    if (p->tp.size > 1) p->whole = (float *)alloc_or_die(whole, "a bucket of the whole model");
+    if (!p->chunks) return;
+    size_t bytes = p->n_chunks * sizeof *p->chunks;
     Chunk *chunks = (Chunk *)alloc_or_die(bytes, "a table of chunks");
-    zero_chunks(chunks, z, ZERO_CHUNK);
-    CUDA_CHECK(cudaMemcpyAsync(z->chunks, chunks, bytes, cudaMemcpyHostToDevice, z->stream));
-    CUDA_CHECK(cudaStreamSynchronize(z->stream));
+    zero_chunks(chunks, p, ZERO_CHUNK);
+    CUDA_CHECK(cudaMemcpyAsync(p->chunks, chunks, bytes, cudaMemcpyHostToDevice, p->stream));
+    CUDA_CHECK(cudaStreamSynchronize(p->stream));
     free(chunks);
 }
 
-void zero_close(Zero *z) {
-    zero_free(z);
-    CUDA_CHECK(cudaFreeHost(z->host_bucket));
-    free(z->whole);
+void params_close(Params *p) {
+    params_free(p);
+    CUDA_CHECK(cudaFreeHost(p->host_bucket));
+    free(p->whole);
 }
 
 // Slice s of a bucket on the GPU, from or to the whole bucket on the CPU, which has no rows that
 // pad the vocabulary: behind those, its elements lie further on. Waits until it is done.
-static void bucket_copy(float *on_gpu, float *on_cpu, int bucket, Slice s, const Zero *z,
+static void bucket_copy(float *on_gpu, float *on_cpu, int bucket, Slice s, const Params *p,
                         cudaMemcpyKind direction) {
-    size_t whole = gpt2_bucket(&z->c, bucket).count, C = z->c.C;
-    size_t padding = whole - gpt2_bucket(&z->file, bucket).count;
-    size_t words = padding > 0 ? z->file.V*C : whole;
+    size_t whole = gpt2_bucket(&p->c, bucket).count, C = p->c.C;
+    size_t padding = whole - gpt2_bucket(&p->file, bucket).count;
+    size_t words = padding > 0 ? p->file.V*C : whole;
     Slice spans[] = { { 0, words }, { words + padding, whole - words - padding } };
     for (Slice span : spans) {
         size_t begin = span.begin > s.begin ? span.begin : s.begin;
@@ -243,25 +243,25 @@ static void bucket_copy(float *on_gpu, float *on_cpu, int bucket, Slice s, const
         if (span.begin > 0) here -= padding;
         bool up = direction == cudaMemcpyHostToDevice;
         CUDA_CHECK(cudaMemcpyAsync(up ? there : here, up ? here : there,
-                                   (end - begin) * sizeof *here, direction, z->stream));
+                                   (end - begin) * sizeof *here, direction, p->stream));
     }
-    CUDA_CHECK(cudaStreamSynchronize(z->stream));
+    CUDA_CHECK(cudaStreamSynchronize(p->stream));
 }
 
-float *bucket_place_own(Zero *z, Kept what, int bucket) {
+float *bucket_place_own(Params *p, Kept what, int bucket) {
     (void)what, (void)bucket;
-    return z->host_bucket;
+    return p->host_bucket;
 }
 
-void bucket_take(Zero *z, Buffer b, int bucket) {
-    bucket_copy(b.data + zero_own_begin(z, bucket, b.slices), z->host_bucket, bucket,
-                zero_own(z, bucket), z, cudaMemcpyHostToDevice);
+void bucket_take(Params *p, Buffer b, int bucket) {
+    bucket_copy(b.data + zero_own_begin(p, bucket, b.slices), p->host_bucket, bucket,
+                zero_own(p, bucket), p, cudaMemcpyHostToDevice);
 }
 
-const float *bucket_show(Zero *z, float *whole, int bucket) {
-    Slice all = { 0, gpt2_bucket(&z->c, bucket).count };
-    if (z->rank == 0) bucket_copy(whole, z->host_bucket, bucket, all, z, cudaMemcpyDeviceToHost);
-    return z->host_bucket;
+const float *bucket_show(Params *p, float *whole, int bucket) {
+    Slice all = { 0, gpt2_bucket(&p->c, bucket).count };
+    if (p->rank == 0) bucket_copy(whole, p->host_bucket, bucket, all, p, cudaMemcpyDeviceToHost);
+    return p->host_bucket;
 }
 
 // Thread i owns pack i.
@@ -275,15 +275,15 @@ __global__ void params_round_kernel(real *params, const float *masters, size_t n
 
 // What layers read, after the masters have been filled: this rank rounds what it owns, and gathers
 // the rest from the other ranks.
-void zero_loaded(Zero *z) {
-    Buffer masters = kept_buffer(z, KEPT_WEIGHTS);
-    for (int b = 0; b < gpt2_n_buckets(&z->c) && sizeof(real) < sizeof(float); b++) {
-        size_t n = zero_own(z, b).count;
+void params_loaded(Params *p) {
+    Buffer masters = kept_buffer(p, KEPT_WEIGHTS);
+    for (int b = 0; b < gpt2_n_buckets(&p->c) && sizeof(real) < sizeof(float); b++) {
+        size_t n = zero_own(p, b).count;
         if (n == 0) continue;
-        params_round_kernel<<<blocks_for(n, 256*PACK), 256, 0, z->stream>>>(
-            (real *)z->params + zero_own_begin(z, b, z->stage == 3),
-            masters.data + zero_own_begin(z, b, masters.slices), n);
+        params_round_kernel<<<blocks_for(n, 256*PACK), 256, 0, p->stream>>>(
+            (real *)p->values + zero_own_begin(p, b, p->stage == 3),
+            masters.data + zero_own_begin(p, b, masters.slices), n);
         LAUNCH_CHECK();
     }
-    zero_send_params(z);
+    zero_send_params(p);
 }

@@ -414,14 +414,14 @@ void tp_copy_bucket(float *part, float *whole, const TpGroup *g, int bucket, int
 // other. A bucket's parameters and gradients have a fixed place (bucket_at), which the model points
 // at (with --exact-sum gradients move from one micro-batch to the next). These are the hooks:
 //
-//     zero_micro_batch(&z, i, n)         before micro-batch i of n
-//     forward_needs(&z, bucket)          before the bucket's parameters are read, in forward
-//     backward_needs(&z, bucket)         the same in backward; its gradients can be added to then
-//     gradients_ready(&z, bucket)        starts to sum the bucket's gradients over the ranks
-//     zero_wait_grads(&z)                waits until the sums have arrived
-//     totals_share(&z, &totals)          sums loss and squared norm over the ranks
+//     zero_micro_batch(&p, i, n)         before micro-batch i of n
+//     forward_needs(&p, bucket)          before the bucket's parameters are read, in forward
+//     backward_needs(&p, bucket)         the same in backward; its gradients can be added to then
+//     gradients_ready(&p, bucket)        starts to sum the bucket's gradients over the ranks
+//     zero_wait_grads(&p)                waits until the sums have arrived
+//     totals_share(&p, &totals)          sums loss and squared norm over the ranks
 //     ... the rank updates its chunks ...
-//     zero_send_params(&z)               sends updated parameters to the other ranks
+//     zero_send_params(&p)               sends updated parameters to the other ranks
 //
 // A rank is alone if it shares neither batch nor model with others, measures no noise and makes no
 // exact sums. Then the hooks have nothing to do; totals_share alone passes on the signal to stop.
@@ -496,7 +496,7 @@ typedef struct {
     Stream stream;
 
     // What this rank stores: whole buffers, or its slices
-    char *params;                          // elements of param_bytes
+    char *values;                          // elements of param_bytes
     float *masters;                        // fp32 master weights; params itself, if that is fp32
     float *grads;
     size_t n_grads;                        // elements of grads
@@ -529,105 +529,105 @@ typedef struct {
     double norms[N_NORMS];
     float correct_v;                       // bias correction of adam_v; 0: no Adam's metric
     uint64_t hash;                         // of all parameters, as they were loaded or drawn
-} Zero;
+} Params;
 
 // For a model of whole->V words, which its buffers round up to a multiple of `words`.
-void zero_init(Zero *z, const Sharing *s, const Config *whole, int words, size_t param_bytes);
+void params_init(Params *p, const Sharing *s, const Config *whole, int words, size_t param_bytes);
 
 // Waits for what is still under way first: the caller frees the buffers next.
-void zero_free(Zero *z);
+void params_free(Params *p);
 
 // The part of a bucket that this rank updates: all of it, or its slice.
-Slice zero_own(const Zero *z, int bucket);
+Slice zero_own(const Params *p, int bucket);
 
 // The offset of this rank's part of a bucket, in a buffer of slices or in a whole buffer.
-size_t zero_own_begin(const Zero *z, int bucket, bool slices);
+size_t zero_own_begin(const Params *p, int bucket, bool slices);
 
 // Where a bucket's whole parameters lie while the model reads them, as layers read them; or where
 // the model adds its gradients.
-void *bucket_at(const Zero *z, int bucket, Flat flat);
+void *bucket_at(const Params *p, int bucket, Flat flat);
 
-size_t zero_moments_count(const Zero *z);
-size_t zero_partials_count(const Zero *z);
+size_t zero_moments_count(const Params *p);
+size_t zero_partials_count(const Params *p);
 
 // Divides what this rank updates into chunks of at most `largest` elements. Returns their number
 // and writes them to `chunks`, unless that is NULL.
-int zero_chunks(Chunk *chunks, const Zero *z, int largest);
+int zero_chunks(Chunk *chunks, const Params *p, int largest);
 
 // Lay out the parameters, and the buffers that only training needs; see dev/base/memory.c.
-void zero_carve_params(Zero *z, Memory *mem);
-void zero_carve_training(Zero *z, Memory *mem);
+void params_carve(Params *p, Memory *mem);
+void params_carve_training(Params *p, Memory *mem);
 
 // Work on flat buffers, on the device where they lie.
 void floats_clear(float *x, size_t n, Stream stream);
 void floats_axpby(float *y, float a, const float *x, float b, size_t n, Stream stream);
-void floats_measure(Zero *z, float *sum, float *x, size_t n);
-void floats_weigh(Zero *z, Norms norm, const float *x, const float *v, size_t n);
+void floats_measure(Params *p, float *sum, float *x, size_t n);
+void floats_weigh(Params *p, Norms norm, const float *x, const float *v, size_t n);
 
 // The hooks. Forward goes from the first bucket to the last. Backward begins with embeddings and
 // final norm, which the classifier needs; then come blocks from the last to the first.
-// zero_micro_batch with --exact-sum moves z->grads to the level that this gradient reaches.
-void forward_needs(Zero *z, int bucket);
-void backward_needs(Zero *z, int bucket);
-void zero_micro_batch(Zero *z, size_t i, size_t n);
-void gradients_ready(Zero *z, int bucket);
-void zero_wait_grads(Zero *z);
-void zero_send_params(Zero *z);
-void zero_wait_params(Zero *z);            // until all have arrived
+// zero_micro_batch with --exact-sum moves p->grads to the level that this gradient reaches.
+void forward_needs(Params *p, int bucket);
+void backward_needs(Params *p, int bucket);
+void zero_micro_batch(Params *p, size_t i, size_t n);
+void gradients_ready(Params *p, int bucket);
+void zero_wait_grads(Params *p);
+void zero_send_params(Params *p);
+void zero_wait_params(Params *p);          // until all have arrived
 
 // Adam's metric needs the second moment of every parameter that a small gradient has: no ZeRO.
-bool zero_has_metric(const Zero *z);
+bool zero_has_metric(const Params *p);
 
 // Whether this micro-batch's gradients travel to other ranks.
-bool zero_sends(const Zero *z);
+bool zero_sends(const Params *p);
 
 // The number of small gradients that this rank measures in an update.
-size_t zero_smalls_count(const Zero *z, size_t micro_batches);
+size_t zero_smalls_count(const Params *p, size_t micro_batches);
 
 // ---- an update's totals ----
 
 // The ranks of `scope` whose `squares` add up to the gradient's squared norm. Stage 0: every data
 // rank has the whole mean gradient, so one counts. DiLoCo: the norm is this rank's own. Each rank
 // of a tensor group has a part.
-Slice totals_squares(const Zero *z, Scope scope);
+Slice totals_squares(const Params *p, Scope scope);
 
 // The totals of `scope` from its ranks' totals, all (ranks), summed in rank order. The ranks of a
 // tensor group have the same losses, and each some of the squares.
-Totals totals_sum(const Zero *z, const Totals *all, Scope scope);
+Totals totals_sum(const Params *p, const Totals *all, Scope scope);
 
 // The ranks of `scope`, if there are several: all ranks, or this rank's tensor group. Else NULL.
-Comm *totals_comm(const Zero *z, Scope scope);
+Comm *totals_comm(const Params *p, Scope scope);
 
-// On a CPU: replaces this rank's loss and squared norm by those of z->scope, and adds the norms of
+// On a CPU: replaces this rank's loss and squared norm by those of p->scope, and adds the norms of
 // the noise scale, and the signal to stop. The sums have the same bits on all ranks.
-void totals_share(const Zero *z, Totals *totals);
+void totals_share(const Params *p, Totals *totals);
 
 // ---- buckets for checkpoints: loading, drawing, saving ----
 
 // A flat buffer of what a checkpoint keeps; `slices`: it holds only this rank's slices.
 typedef struct { float *data; bool slices; } Buffer;
 
-Buffer kept_buffer(const Zero *z, Kept what);
-void zero_open(Zero *z);
-void zero_close(Zero *z);
-float *bucket_place_own(Zero *z, Kept what, int bucket);
-void bucket_take(Zero *z, Buffer b, int bucket);
-const float *bucket_show(Zero *z, float *whole, int bucket);
-void zero_loaded(Zero *z);
+Buffer kept_buffer(const Params *p, Kept what);
+void params_open(Params *p);
+void params_close(Params *p);
+float *bucket_place_own(Params *p, Kept what, int bucket);
+void bucket_take(Params *p, Buffer b, int bucket);
+const float *bucket_show(Params *p, float *whole, int bucket);
+void params_loaded(Params *p);
 
 // ---- averaged weights ----
 
 // average = keep * average + (1 - keep) * weights. Each rank averages the masters it updates.
-void zero_average(Zero *z, float keep);
+void zero_average(Params *p, float keep);
 
 // Between two updates: the averaged weights take the place of the weights, to be evaluated, until
 // zero_average_end. The buffer of gradients, not needed now, holds the weights meanwhile.
-void zero_average_begin(Zero *z);
-void zero_average_end(Zero *z);
+void zero_average_begin(Params *p);
+void zero_average_end(Params *p);
 
 // Buffer to load a bucket of the whole model into; then bucket_keep() keeps this rank's part.
-float *bucket_place(Zero *z, Kept what, int bucket);
-void bucket_keep(Zero *z, Kept what, int bucket);
+float *bucket_place(Params *p, Kept what, int bucket);
+void bucket_keep(Params *p, Kept what, int bucket);
 
 // A bucket of the whole model in rank 0's CPU memory, valid until the next call; all ranks call it
 // together. For Adam's moments, which differ between DiLoCo's workers: those of `worker`, or with
@@ -637,5 +637,5 @@ const float *bucket_get(void *zero, Kept what, int worker, int bucket);
 // ---- DiLoCo ----
 
 // The first round begins at the current parameters. Ending one needs the buffer of gradients.
-void diloco_begin(Zero *z);
-void diloco_end_round(Zero *z, float lr, float mu);
+void diloco_begin(Params *p);
+void diloco_end_round(Params *p, float lr, float mu);

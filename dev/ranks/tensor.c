@@ -75,7 +75,7 @@ int tp_heads(const TpGroup *g) { return g->own.NH / g->size; }
 int tp_channels(const TpGroup *g) { return g->own.C / g->size; }
 
 bool tp_counts(const TpGroup *g, int kind) {
-    return g->index == 0 || tensor_kinds[kind].cut != CUT_NONE;
+    return g->index == 0 || tensor_kind(kind)->cut != CUT_NONE;
 }
 
 bool tp_group_check(const Config *whole, int size, Error *err) {
@@ -148,7 +148,7 @@ void tp_carve(TpGroup *g, Memory *mem, size_t N, size_t rows) {
 // is a range of a row of the whole; with CUT_HEADS three ranges, in queries, keys and values.
 static void tp_copy(float *part, float *whole, const Tensor *p, const Tensor *w, int index,
                     TpCopy copy) {
-    Cut cut = tensor_kinds[p->kind].cut;
+    Cut cut = tensor_kind(p->kind)->cut;
     bool by_rows = cut == CUT_ROWS || cut == CUT_WORDS;
     bool by_columns = cut == CUT_COLUMNS || cut == CUT_HEADS;
     size_t ranges = cut == CUT_HEADS ? 3 : 1, width = p->cols / ranges, step = w->cols / ranges;

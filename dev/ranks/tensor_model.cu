@@ -78,7 +78,7 @@ static size_t xent_shared_rows(const TpGroup *group) {
 
 // classifier_forward, and with TRAIN classifier_backward.
 static void tp_classifier(Model *m, size_t N, Use use) {
-    const TpGroup *group = &m->zero.tp;
+    const TpGroup *group = &m->params.tp;
     Gpu *g = m->gpu;
     int C = m->c.C, Vn = (int)group->words.count, Vp = m->padded.V;
     real *wte = m->w.wte, *dx = m->dx_branch, *logits = m->logits, *dlogits = NULL;

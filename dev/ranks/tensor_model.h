@@ -35,7 +35,7 @@ static void tp_embedding_backward(float *dwte, float *dwpe, const float *dx, con
 // the losses. Targets of other ranks are column Vn: xent_backward writes it, no product reads it.
 static double tp_classifier(Model *m, float *loss, const int *targets, float scale, size_t N,
                             Use use) {
-    const TpGroup *g = &m->zero.tp;
+    const TpGroup *g = &m->params.tp;
     const int *target = tp_targets(g, targets, N);
     int C = m->c.C, Vn = (int)g->words.count, Vp = m->Vp;
     float *wte = m->w.wte, *dx = m->dbranch, *logits = m->logits;

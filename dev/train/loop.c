@@ -47,7 +47,7 @@ void step_begin(Run *r, Step *s) {
     //    this rank.
     uint64_t ranks = r->o.outer_every ? (uint64_t)r->data.size : 1;
     s->scale = (float)(1.0 / (double)(r->batch / ranks));
-    r->zero->scope = r->o.outer_every && !round_is_over(r, r->step + 1, tokens) ? THIS_RANK
+    r->params->scope = r->o.outer_every && !round_is_over(r, r->step + 1, tokens) ? THIS_RANK
                                                                                 : ALL_RANKS;
     // 4. The optimizer's settings.
     double beta2 = r->o.beta2, steps = (double)(r->adam_step + 1);       // skipped ones left out
@@ -61,7 +61,7 @@ void step_begin(Run *r, Step *s) {
     if (b->rule != BATCH_CONSTANT)
         adamw.v_steps = (double)tokens / (double)r->batch * (steps / (double)(r->step + 1));
     s->adamw = adamw;
-    if (r->o.noise_scale) r->zero->correct_v = noise_correct_v(r, beta2);
+    if (r->o.noise_scale) r->params->correct_v = noise_correct_v(r, beta2);
 }
 
 void next_batch(Run *r, Step *s, size_t i) {
@@ -70,13 +70,13 @@ void next_batch(Run *r, Step *s, size_t i) {
     uint64_t first = s->first_sample + i*(uint64_t)s->B;
     if (!loader_batch(&r->train, first, s->B, r->inputs, r->targets, &err)) die("%s", err.text);
     s->costs.data += seconds_now() - before;
-    if (!r->zero->alone) model_micro_batch(r->model, i, s->micro_batches);
+    if (!r->params->alone) model_micro_batch(r->model, i, s->micro_batches);
 }
 
 void gradients_arrive(Run *r, Step *s) {
     if (r->train.cold)
         loader_announce(&r->train, s->first_sample + s->samples, s->micro_batches * (size_t)s->B);
-    if (!r->zero->alone) zero_wait_grads(r->zero);
+    if (!r->params->alone) zero_wait_grads(r->params);
     s->computed = seconds_now();
 #ifndef TRAINS_ON_GPU                  // a GPU times its optimizer itself
     if (r->comm.size > 1) s->waited = comm_counters(&r->comm).waited;
@@ -99,12 +99,12 @@ static float noise_correct_v(const Run *r, double beta2) {
 // same in Adam's metric, once the second moment is an average.
 static void measure_noise(Run *r, Step *s, double big, const double *norms) {
     size_t micro_batches = (size_t)(r->batch / r->o.batches.unit);
-    double parts = (double)(zero_smalls_count(r->zero, micro_batches) * (size_t)r->data.size);
+    double parts = (double)(zero_smalls_count(r->params, micro_batches) * (size_t)r->data.size);
     GradientNorms n = { parts * norms[SMALLS], big, (double)r->batch / parts, (double)r->batch };
     s->norms = n;                      // a small gradient is `parts` times its part of the mean
     if (!isfinite(n.small) || !isfinite(n.big)) return;
     noise_add(&r->noise, noise_estimate(&n));
-    if (zero_has_metric(r->zero)) {
+    if (zero_has_metric(r->params)) {
         n.small = parts * norms[SMALLS_ADAM];
         n.big = norms[BIG_ADAM];
         s->norms_adam = n;
@@ -121,7 +121,7 @@ static void average_weights(Run *r) {
     double half_life = (double)r->o.average_tokens;
     double share = (1.0 - exp2(-(double)r->batch / half_life))
                  / (1.0 - exp2(-(double)r->tokens / half_life));
-    zero_average(r->zero, (float)(1.0 - share));
+    zero_average(r->params, (float)(1.0 - share));
 }
 
 void step_end(Run *r, Step *s, const Totals *t) {
@@ -130,18 +130,18 @@ void step_end(Run *r, Step *s, const Totals *t) {
     r->step++;
     r->tokens += r->batch;
     r->train.samples += s->samples;
-    if (apart && r->zero->scope == THIS_RANK) tokens /= r->data.size;
+    if (apart && r->params->scope == THIS_RANK) tokens /= r->data.size;
     if (t->stop) r->stopping = (int)t->stop;
     s->loss = fabs(t->loss / tokens);                    // so that NaN prints without a sign
     s->grad_norm = fabs(sqrt(t->squares));
-    if (r->zero->measure) measure_noise(r, s, t->squares, t->norms);
+    if (r->params->measure) measure_noise(r, s, t->squares, t->norms);
     bool made = isfinite(s->grad_norm);
     r->adam_step += made;
     r->skipped += !made;
     r->skipped_in_a_row = made ? 0 : r->skipped_in_a_row + 1;
-    if (made && r->zero->stage > 0) zero_send_params(r->zero);
-    if (apart && r->zero->scope == ALL_RANKS)
-        diloco_end_round(r->zero, (float)r->o.outer_lr, (float)r->o.outer_momentum);
+    if (made && r->params->stage > 0) zero_send_params(r->params);
+    if (apart && r->params->scope == ALL_RANKS)
+        diloco_end_round(r->params, (float)r->o.outer_lr, (float)r->o.outer_momentum);
     if (r->o.average_tokens > 0) average_weights(r);
 }
 

@@ -175,7 +175,7 @@ static void check_ranks(Run *r) {
 static void check_params(Run *r) {
     uint64_t run[] = { r->step, r->tokens, r->train.samples, (uint64_t)r->adam_step };
     if (r->comm.size > 1)
-        comm_agree(&r->comm, "other parameters", hash_add(r->zero->hash, run, sizeof run));
+        comm_agree(&r->comm, "other parameters", hash_add(r->params->hash, run, sizeof run));
 }
 
 void check_exact_sum(const Run *r) {
@@ -255,7 +255,7 @@ void open_model(Run *r, const Config *c, Use use, int B, const Sharing *sharing)
     r->spec.multiprocessors = machine_multiprocessors(r->machine);
 #endif
     model_init(r->model, &r->spec, r->machine);
-    r->zero = model_zero(r->model);
+    r->params = model_params(r->model);
 }
 
 void run_open(Run *r) {
@@ -278,9 +278,9 @@ void run_open(Run *r) {
     open_model(r, &c, TRAIN, r->o.micro_batch, &sharing);
     if (loaded) load_params(r, from.text);
     else draw_params(r);
-    if (r->o.average_tokens > 0) zero_average(r->zero, 0.0f);      // begins at the weights
+    if (r->o.average_tokens > 0) zero_average(r->params, 0.0f);    // begins at the weights
     if (r->o.resume) restore_state(r, from.text);
-    if (r->o.outer_every) diloco_begin(r->zero);
+    if (r->o.outer_every) diloco_begin(r->params);
     check_params(r);
     open_output(r);
     size_t N = (size_t)r->o.micro_batch * r->T;
@@ -332,7 +332,7 @@ void run_generate(Run *r) {
 
 void run_close(Run *r) {
     Error err;
-    if (r->zero) model_free(r->model);
+    if (r->params) model_free(r->model);
     comm_close(&r->comm);
     machine_close(r->machine);
     free(r->inputs);

@@ -280,7 +280,7 @@ static void show_ranks(const Run *r) {
         printf(": DiLoCo, an outer step after every %lld updates of each worker\n",
                (long long)r->o.outer_every);
     else
-        printf(": %s; gradients are sent in %s%s\n", stages[r->zero->stage],
+        printf(": %s; gradients are sent in %s%s\n", stages[r->params->stage],
                r->o.comm_dtype == COMM_BF16 ? "bf16" : "fp32",
                r->o.exact_sum ? ", summed in one binary tree" : "");
     printf("memory  per rank %.1f MB of parameters, %.1f of gradients, %.1f of moments, %.1f of "

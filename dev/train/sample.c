@@ -35,7 +35,7 @@ int sample_token(const Sampler *s, const float *logits, int V, Rng *rng) {
 
 // Whether a rank needs the other ranks for a forward pass: ZeRO stage 3, tensor parallel.
 static bool ranks_join_samples(const Run *r) {
-    return r->zero->stage == 3 || r->zero->tp.size > 1;
+    return r->params->stage == 3 || r->params->tp.size > 1;
 }
 
 void generate(Run *r, Rng *rng, int n, int max_new, FILE *out) {

@@ -26,21 +26,21 @@ char *options_json(const Run *r) {
 }
 
 // The source of a save's buckets (Checkpoint.source), with progress.
-typedef struct { Zero *zero; Progress progress; } Saving;
+typedef struct { Params *params; Progress progress; } Saving;
 
 static const float *saving_bucket(void *from, Kept what, int worker, int bucket) {
     Saving *s = (Saving *)from;
-    double before = (double)series_index(what, worker) * gpt2_n_buckets(&s->zero->c);
+    double before = (double)series_index(what, worker) * gpt2_n_buckets(&s->params->c);
     progress_show(&s->progress, before + bucket);
-    return bucket_get(s->zero, what, worker, bucket);
+    return bucket_get(s->params, what, worker, bucket);
 }
 
 void save(Run *r) {
     if (!r->o.out || r->saved_step == (int64_t)r->step) return;
-    zero_wait_params(r->zero);
+    zero_wait_params(r->params);
     bool whole = false, stopped = r->eval_step != r->step  // before the last update's evaluation
                                && run_done(&r->length, r->step, r->tokens, NAN);
-    Saving saving = { r->zero, progress_begin("saving", 1.0) };
+    Saving saving = { r->params, progress_begin("saving", 1.0) };
     Checkpoint k = {
         r->spec.c,
         { (int64_t)r->step, (int64_t)r->tokens, (int64_t)r->train.samples, r->adam_step,
@@ -48,7 +48,7 @@ void save(Run *r) {
           (int64_t)r->batch, (int64_t)r->norm_test.batch, r->norm_test.waited,
           r->noise.g2, r->noise.s, r->noise.weight, r->noise_adam.g2, r->noise_adam.s,
           r->noise_adam.weight, stopped ? NAN : r->good_loss },
-        options_json(r), saving_bucket, &saving, r->zero->sgd, r->zero->averages,
+        options_json(r), saving_bucket, &saving, r->params->sgd, r->params->averages,
         { (const unsigned char *)r->tokenizer_json.text, r->tokenizer_json.n },
         r->tokenizer.vocab_size > 0 ? r->tokenizer.eot : -1, &whole,
     };
@@ -100,8 +100,8 @@ static void load_file(Run *r, const char *from, KeptFile file, int64_t workers, 
     for (int i = 0; i < n * buckets; i++) {
         Kept series = (Kept)(what + i / buckets);
         int b = i % buckets;
-        tensor_file_bucket(bucket_place(r->zero, series, b), &f, series, worker, b);
-        bucket_keep(r->zero, series, b);
+        tensor_file_bucket(bucket_place(r->params, series, b), &f, series, worker, b);
+        bucket_keep(r->params, series, b);
         progress_show(&progress, i + 1);
     }
     progress_end(&progress);
@@ -110,21 +110,21 @@ static void load_file(Run *r, const char *from, KeptFile file, int64_t workers, 
 
 void load_params(Run *r, const char *from) {
     load_file(r, from, FILE_WEIGHTS, 0, KEPT_WEIGHTS, 1, -1);
-    zero_loaded(r->zero);
+    params_loaded(r->params);
 }
 
 void draw_params(Run *r) {
     for (int b = 0; b < gpt2_n_buckets(&r->spec.c); b++) {
-        float *bucket = bucket_place(r->zero, KEPT_WEIGHTS, b);
+        float *bucket = bucket_place(r->params, KEPT_WEIGHTS, b);
         gpt2_init_bucket(bucket, &r->spec.c, b, (uint64_t)r->o.seed);
-        bucket_keep(r->zero, KEPT_WEIGHTS, b);
+        bucket_keep(r->params, KEPT_WEIGHTS, b);
     }
-    zero_loaded(r->zero);
+    params_loaded(r->params);
 }
 
 void load_moments(Run *r, const char *from, int64_t workers) {
     bool diloco = r->o.outer_every > 0, own = diloco && workers == r->data.size;
-    if (r->zero->sgd) return;
+    if (r->params->sgd) return;
     if (workers > 0 && !own)
         printf("note    the run had %lld workers, each with moments of its own; the %d workers now "
                "start from their mean\n", (long long)workers, r->data.size);

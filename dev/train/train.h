@@ -65,11 +65,11 @@ int machine_multiprocessors(const Machine *machine);
 void model_count(Memory *mem, const ModelSpec *spec);
 
 // Allocates all memory that a step needs. Parameters are zero until they are initialised or loaded
-// (bucket_place, bucket_keep, zero_loaded).
+// (bucket_place, bucket_keep, params_loaded).
 void model_init(Model *m, const ModelSpec *spec, Machine *machine);
 void model_free(Model *m);
 
-Zero *model_zero(Model *m);
+Params *model_params(Model *m);
 
 // Runs tokens (B,T) through the blocks. In generation (B = 1) `past` of them were run before, and
 // the key/value cache holds those; in training it is 0.
@@ -178,7 +178,7 @@ typedef struct {
                                        // share its model, and those with other samples
     Machine *machine;
     Model *model;
-    Zero *zero;                        // the model's
+    Params *params;                    // the model's
     ModelSpec spec;                    // the model's sizes and sharing
     int T;
 

@@ -167,10 +167,10 @@ EXPORT(web_sample) void web_sample(int tokens, int number) {
 
 // Of all weights, in the order of checkpoints' buckets. JavaScript takes it as two halves.
 static uint64_t web_hash(void) {
-    const Zero *z = &web()->model.zero;
+    const Params *p = &web()->model.params;
     uint64_t hash = 1;
-    for (int b = 0; b < gpt2_n_buckets(&z->c); b++)
-        hash = hash_add(hash, bucket_at(z, b, PARAMS), gpt2_bucket(&z->c, b).count * sizeof(float));
+    for (int b = 0; b < gpt2_n_buckets(&p->c); b++)
+        hash = hash_add(hash, bucket_at(p, b, PARAMS), gpt2_bucket(&p->c, b).count * sizeof(float));
     return hash;
 }
 

@@ -29,20 +29,20 @@ static void muon_update(float *p, float *m, const float *g, float g_scale, AdamW
 }
 
 void model_update(Model *m, AdamW o, float g_scale) {
-    Zero *z = &m->zero;
+    Params *p = &m->params;
     size_t blocks = gpt2_bucket(&m->c, 1).begin;
-    for (int i = 0; i < z->n_chunks; i++) {
-        Chunk k = z->chunks[i];
+    for (int i = 0; i < p->n_chunks; i++) {
+        Chunk k = p->chunks[i];
         AdamW chunk_o = o;
         if (!k.decays) chunk_o.weight_decay = 0.0f;
         if (k.decays && k.param >= blocks) continue;   // a matrix of a block
-        adamw_update(z->masters + k.param, z->adam_m + k.moment, z->adam_v + k.moment,
-                     z->grads + k.grad, g_scale, chunk_o, k.count);
+        adamw_update(p->masters + k.param, p->adam_m + k.moment, p->adam_v + k.moment,
+                     p->grads + k.grad, g_scale, chunk_o, k.count);
     }
     for (int i = 0; i < gpt2_n_tensors(&m->c); i++) {
         Tensor t = gpt2_tensor(&m->c, i);
         if (t.layer >= 0 && t.decays)
-            muon_update(z->masters + t.offset, z->adam_m + t.offset, z->grads + t.offset, g_scale,
+            muon_update(p->masters + t.offset, p->adam_m + t.offset, p->grads + t.offset, g_scale,
                         o, t.rows, t.cols);
     }
 }

@@ -57,7 +57,7 @@ static double inner(const float *a, const float *b, size_t n) {
 }
 
 static void move(Lab *x, double e, const float *d) {                   // to w + e d
-    for (size_t i = 0; i < x->n; i++) x->m.zero.masters[i] = x->w[i] + (float)e * d[i];
+    for (size_t i = 0; i < x->n; i++) x->m.params.masters[i] = x->w[i] + (float)e * d[i];
 }
 
 static void precondition(const Lab *x, float *d, const float *g) {     // d = P g
@@ -173,7 +173,7 @@ static void gradient(Lab *x, float *g, uint64_t first, size_t windows) {
         classifier_loss_and_gradient(&x->m, r->targets, 1.0f / (windows * r->T), (int)B, r->T);
         model_backward(&x->m, r->inputs, (int)B, r->T);
     }
-    memcpy(g, x->m.zero.grads, x->n * sizeof *g);
+    memcpy(g, x->m.params.grads, x->n * sizeof *g);
 }
 
 // The loss on the held-out tokens, always the same ones.
@@ -206,8 +206,8 @@ static void open_lab(Lab *x) {
     load_moments(r, from.text, state.workers);
     double correct = 1.0 - pow(beta2, (double)state.adam_steps);
     for (size_t i = 0; i < x->n; i++)
-        x->p[i] = x->s.direction ? (float)(1.0 / (sqrt(x->m.zero.adam_v[i]/correct) + 1e-8)) : 1;
-    memcpy(x->w, x->m.zero.masters, x->n * sizeof *x->w);
+        x->p[i] = x->s.direction ? (float)(1.0 / (sqrt(x->m.params.adam_v[i]/correct) + 1e-8)) : 1;
+    memcpy(x->w, x->m.params.masters, x->n * sizeof *x->w);
     x->hessian_first = (uint64_t)state.samples;
     r->train.samples = x->hessian_first + (uint64_t)x->s.hessian_tokens / r->T + 1;
     r->floor.known = false;            // evaluate() computes the loss alone
