@@ -127,8 +127,7 @@ struct Model {
 
 // ---- embedding: x[b,t] = wte[token[b,t]] + wpe[t] ----
 //   x (B,T,C)   token (B,T)   wte (V,C)   wpe (P,C)
-// A vector for the token and a vector for its position, both learned. Ranks that share the
-// vocabulary run tp_embedding_forward and _backward instead (dev/ranks/tensor_model.h).
+// A vector for the token and a vector for its position, both learned.
 
 static void embedding_forward(float *x, const int *token, const float *wte, const float *wpe,
                               int B, int T, int C) {
@@ -405,7 +404,6 @@ static void gelu_backward(float *dx, const float *dout, const float *x, size_t n
 
 // ---- softmax cross-entropy over N rows of logits; columns V ... Vp-1 are padding ----
 //   logits (N,Vp)   target (N)   loss, lse (N); lse[n] = log sum exp, kept for backward
-// Ranks that share the vocabulary run xent_parts (dev/cpu/words.h) as the forward pass.
 
 static void xent_forward(float *loss, float *lse, const float *logits, const int *target,
                          size_t N, int V, int Vp) {
@@ -476,8 +474,9 @@ static double sum_of(const float *x, size_t n) {
     return sum;
 }
 
+// Ranks that share the vocabulary run these in place of embedding, xent_forward and classifier:
 #include "dev/cpu/words.h"             // xent_parts
-#include "dev/ranks/tensor_model.h"    // tp_...: embedding and classifier cut across ranks
+#include "dev/ranks/tensor_model.h"    // tp_embedding_forward, tp_embedding_backward, tp_classifier
 
 // A branch's last layer: branch = x w + b, with x (N,K). If ranks share the block, each holds K
 // rows of w: their products are summed, and b is added once (dev/ranks/tensor.c).

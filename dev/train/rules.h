@@ -4,8 +4,7 @@
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include "../base/base.h"
-#include "../files/files.h"
+#include "../data/data.h"
 
 // ==== schedule.c =================================================================================
 // The learning rate, the batch, and the length of a run: pure rules. All count tokens, so that runs
