@@ -706,6 +706,7 @@ TEST(noise_is_that_of_single_gradients) {
     test_run_close(&t);
 }
 
+#ifdef __SSE__
 // On an x86 processor, where they are slow.
 TEST(no_thread_computes_subnormal_numbers) {
     static volatile float small = 1.5e-38f, half[2];
@@ -718,11 +719,8 @@ TEST(no_thread_computes_subnormal_numbers) {
         half[thread_index()] = small / 2;
         kept += half[thread_index()] != 0.0f;
     }
-#ifdef __SSE__
     CHECK(kept == 0);
-#else
-    (void)kept;
-#endif
 }
+#endif
 
 int main(void) { return run_tests(); }
