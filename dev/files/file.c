@@ -168,8 +168,8 @@ bool path_remove(const char *path, Error *err) {
     if (unlink(path) == 0 || errno == ENOENT) return true;
     int why = errno;
     DIR *dir = opendir(path);
-    if (!dir) return fail(err, "%s: cannot remove it: %s", path,
-                          strerror(errno == ENOTDIR ? why : errno));
+    bool file = errno == ENOTDIR || errno == ENOENT;         // as Windows says it
+    if (!dir) return fail(err, "%s: cannot remove it: %s", path, strerror(file ? why : errno));
     bool removed = true;
     for (struct dirent *e; removed && (e = readdir(dir)) != NULL; ) {
         if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
