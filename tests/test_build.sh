@@ -266,7 +266,7 @@ imports data data files dataloader.h
 imports plan plan model
 imports ranks ranks model
 imports train train plan ranks data
-imports cpu cpu base train                  # machine.c is the twin's
+imports cpu cpu base train                  # peak.c is the twin's
 grep -hsE '^#include "(\.\./)*train_gpt2' dev/{base,files,data,model,plan,ranks,train}/* > "$dir/upwards" &&
     note "$(head -n 1 "$dir/upwards")"
 end imports_point_downwards

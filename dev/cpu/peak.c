@@ -1,5 +1,6 @@
 // How many floating-point operations a second this machine can do: the 100% of "model FLOP
 // utilisation". Independent multiply-adds on registers, on every thread, for a few milliseconds.
+#include "../train/train.h"
 #include "cpu.h"
 
 #ifdef __AVX512BF16__
@@ -85,4 +86,25 @@ double cpu_peak_flops(void) {
 #else
     return cpu_peak_fp32(thread_count());
 #endif
+}
+
+// ---- the machine, as dev/train/train.h asks for it: a processor needs no opening ----
+
+void machine_open(Machine *machine, const TrainOptions *o, Comm *comm) {
+    (void)o, (void)comm;
+    machine->peak_flops = 0.0;
+}
+
+void machine_close(Machine *machine) { (void)machine; }
+
+const char *machine_precision(void) { return PRECISION; }
+
+double machine_peak_flops(Machine *machine) {
+    if (machine->peak_flops == 0.0) machine->peak_flops = cpu_peak_flops();
+    return machine->peak_flops;
+}
+
+double machine_free_memory(const Machine *machine) {
+    (void)machine;
+    return ram_free();
 }
