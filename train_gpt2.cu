@@ -1539,7 +1539,7 @@ __global__ void clip_kernel(float *g_scale, const Totals *totals, int n, double 
 static void gradients_clip(Model *m, double limit) {
     Slice counted = totals_squares(&m->params, m->params.scope);
     clip_kernel<<<1, 1, 0, m->params.stream>>>(m->g_scale, m->collected + counted.begin,
-                                             (int)counted.count, limit);
+                                               (int)counted.count, limit);
     LAUNCH_CHECK();
 }
 

@@ -58,8 +58,8 @@ int threads_asked(int flag) {
 }
 
 // From now on this thread reads and writes numbers below 1.2e-38 as 0. The probability of a token
-// that does not occur becomes as small, and an Intel processor is slow at such numbers: an update of
-// 0.8M parameters took 179 ms after 1,200 updates, and takes 19 so.
+// that does not occur becomes that small, and Intel's processors are slow at such numbers: an update
+// of 0.8M parameters took 179 ms after 1,200 updates, and takes 19 ms so.
 static void flush_subnormals(void) {
 #ifdef __SSE__
     _mm_setcsr(_mm_getcsr() | 0x8040);

@@ -339,8 +339,8 @@ void comm_group(Comm *c, Comm *whole, int size, int stride);
 //     data groups     0 2 4 6   1 3 5 7             comm_group(&data, &comm, 4, 2)
 //
 // Files hold the whole model: tp_copy_bucket cuts what is loaded, and puts together what is saved.
-// Blocks call tp_sum and tp_sum_rows (branch_project and branch_is_read of the twins); embedding and
-// classifier are cut in tensor_model.h.
+// Blocks call tp_sum and tp_sum_rows (branch_project and branch_is_read of both trainers); embedding
+// and classifier are cut in tensor_model.h.
 // =================================================================================================
 
 typedef struct {

@@ -1,5 +1,5 @@
-// The classifier cut across the ranks of a tensor group, on a GPU: part of train_gpt2.cu, behind its
-// layers. dev/ranks/tensor.c has the picture. Vn are a rank's words. Tokens arrive as rows of this
+// The classifier cut across the ranks of a tensor group, on a GPU: part of train_gpt2.cu, after its
+// layers. dev/ranks/tensor.c has the picture. A rank has Vn words. Tokens arrive as rows of this
 // rank's wte: -1 is another rank's word.
 
 // What the kernels cannot do.

@@ -171,8 +171,8 @@ static void check_gone_flags(const JsonNode *options, const char *from) {
     }
     const JsonNode *tf32 = json_get(options, "tf32");
     if (ON_GPU && tf32 && tf32->type == JSON_TRUE && strcmp(machine_precision(), "tf32") != 0)
-        die("--resume: the run multiplied in TF32, and this program does so in %s; make train_gpt2cu "
-            "PRECISION=tf32", machine_precision());
+        die("--resume: the run multiplied in TF32, and this program does so in %s; make "
+            "train_gpt2cu PRECISION=tf32", machine_precision());
 }
 
 void restore_options(Run *r) {

@@ -75,8 +75,8 @@ def grows_with_training():
 
 def noise_scale():
     return "Too small: " + "; ".join(
-        f"{row['noise_scale_tokens']:,.0f} against a critical batch size of {row['b_crit']:,.0f} tokens after "
-        f"{row['trained_tokens']:,.0f}" for row in knees(seq_len=32.0)
+        f"{row['noise_scale_tokens']:,.0f} against a critical batch size of {row['b_crit']:,.0f} "
+        f"tokens after {row['trained_tokens']:,.0f}" for row in knees(seq_len=32.0)
         if row["noise_scale_tokens"]) + "."
 
 
