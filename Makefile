@@ -339,7 +339,7 @@ PTX_MADE   := $(foreach b,$(PTX_BUILDS),$(BUILD)/ptx/$b.ptx \
               $(BUILD)/ptx/test_gpt2-$(firstword $(subst -, ,$b)))
 PTX_PARTS  := $(patsubst dev/emulator/%.cpp,$(BUILD)/%.o,$(wildcard dev/emulator/ptx/*.cpp))
 
-ptx: $(PTX_MADE)                 ## run what nvcc makes of the kernels on a CPU; ONLY=xent: a part
+ptx: $(PTX_MADE)                 ## run the kernels' PTX, nvcc's output, on a CPU; ONLY=xent: a part
 	@for build in $(PTX_BUILDS); do echo "$$build:"; EMULATOR_PTX=$(BUILD)/ptx/$$build.ptx \
 	    $(BUILD)/ptx/test_gpt2-$${build%-*} $(ONLY) || exit; done
 

@@ -26,7 +26,7 @@
       "output", "replace the shards that --out holds", NULL }
 #define EOS_ROW \
     { "eos", "NAME", OPT_TEXT, offsetof(TextOptions, eos), END_OF_TEXT, 1, 0, NULL, \
-      "output", "what --tokenizer FILE calls its end of text, as </s>", NULL }
+      "output", "what --tokenizer FILE calls its end of text, such as </s>", NULL }
 
 #define ROWS_OF(table) table, (int)(sizeof table / sizeof *table)
 

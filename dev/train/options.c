@@ -202,7 +202,7 @@ const OptionHint train_hints[] = {
     { "temp", "here it is --temperature X" },
     { "device|backend|gpus|n-gpu-layers|ngl", "there is none: train_gpt2 runs on the CPU, "
       "train_gpt2cu on a GPU" },
-    { "dtype|bf16|fp16|precision", "it is chosen before: make PRECISION=bf16" },
+    { "dtype|bf16|fp16|precision", "the build decides: make PRECISION=bf16" },
     { "compile", "there is none: make has compiled everything" },
     { "dropout|attn-pdrop|resid-pdrop|embd-pdrop", "there is none: nothing is dropped" },
     { "bias", "there is none: GPT-2 has biases" },
@@ -211,7 +211,7 @@ const OptionHint train_hints[] = {
     { "wandb|wandb-log|wandb-project|report-to", "there is none: scripts/watch.py shows the run" },
     { "tune", "it is gone; leave it out: cuBLASLt's first choices are as fast on a full GPU" },
     { "batch-beta2", "it is gone; --beta2 keeps its half-life in tokens when the batch changes" },
-    { "comm", "it is gone; gradients are summed in a fixed order, with the same bits in every run" },
+    { "comm", "it is gone; gradients are summed in a fixed order: the same bits in every run" },
     { "export-dtype", "it is gone; --export NAME-f16.gguf writes matrices in fp16" },
     { "graph", "it is gone; BATCHWISE_GRAPH=off in the environment launches kernels one by one" },
     { "hellaswag-every", "it is gone; --hellaswag FILE is measured at each checkpoint, as "
@@ -220,7 +220,7 @@ const OptionHint train_hints[] = {
       "newest checkpoint, which is whole" },
     { "plan-b-crit", "it is gone; --plan-search takes the batch of --batch-tokens" },
     { "resume-from", "it is gone; --resume=N continues from the checkpoint of update N" },
-    { "tf32", "it is gone; make train_gpt2cu PRECISION=tf32 builds the program that multiplies so" },
+    { "tf32", "it is gone; make train_gpt2cu PRECISION=tf32 builds a program with it" },
     { "skip-outliers", "it is gone; a lower --clip bounds what one bad batch does" },
     { NULL, NULL },
 };

@@ -61,12 +61,12 @@ void save(Run *r) {
     progress_end(&saving.progress);
     free((char *)k.options);
     if (whole && failed)
-        die("%s; step_%08llu is complete, though: mend this and --resume=%llu", err.text,
+        die("%s; step_%08llu is complete, though: fix this and --resume=%llu", err.text,
             (unsigned long long)r->step, (unsigned long long)r->step);
     if (failed)
         die("%s; %s", err.text, r->saved_step >= 0
-            ? "the last checkpoint is intact: mend this and --resume"
-            : "nothing is saved yet: mend this and start again");
+            ? "the last checkpoint is intact: fix this and --resume"
+            : "nothing is saved yet: fix this and start again");
     comm_barrier(&r->comm);            // no rank goes on before the checkpoint is whole
     r->saved_step = (int64_t)r->step;
     log_begin(&r->log, "save");
