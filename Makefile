@@ -163,14 +163,21 @@ NEEDS_soak    = $(PROGRAMS) $(WITH_MPI)
 RUN_soak      = tests/soak.sh
 NEEDS_fuzz    = $(PROGRAMS)
 RUN_fuzz      = tests/fuzz/run.sh
+# What nvcc makes of the kernels, run on a CPU. A build is a precision and an architecture. On the
+# host's side only launches run, so it need not be optimized; PTX's integers wrap around.
+PTX_BUILDS ?= bf16-80 bf16-90 fp32-90
+NEEDS_ptx     = $(foreach b,$(PTX_BUILDS),$(BUILD)/ptx/$b.ptx \
+                $(BUILD)/ptx/test_gpt2-$(firstword $(subst -, ,$b)))
+RUN_ptx       = for build in $(PTX_BUILDS); do echo "$$build:"; EMULATOR_PTX=$(BUILD)/ptx/$$build.ptx \
+                $(BUILD)/ptx/test_gpt2-$${build%-*} $(ONLY) || exit; done
 
 ifndef PART
-test:                            ## the trainer and its data path, a minute; PART=c gpu windows soak fuzz: others
+test:                            ## the trainer and its data path, a minute; PART=c gpu windows soak fuzz ptx: others
 	@$(MAKE) --no-print-directory $(PROGRAMS) $(TESTS)
 	@JOBS=$${JOBS:-3} $(WITHOUT) tests/run.sh $(SHORT)
 else
 test: $(NEEDS_$(PART))
-	@$(or $(RUN_$(PART)),echo 'make test: PART is c or gpu or windows or soak or fuzz' >&2; exit 1)
+	@$(or $(RUN_$(PART)),echo 'make test: PART is c or gpu or windows or soak or fuzz or ptx' >&2; exit 1)
 endif
 
 build-all:                       # all programs that test-all runs
@@ -210,17 +217,14 @@ ladder: $(KNOWN_OP)$(if $(TABLE),$(COUNTED),$(LADDER))   ## a matrix product on 
 	@$(if $(TABLE),OMP_NUM_THREADS=1 $(PYTHON) scripts/ladder_table.py $(COUNTED),\
 	    for program in $(LADDER); do $$program || exit; done)
 
-first-step: $(BUILD)/lessons/first_step   ## one update of a tiny model, numbers to check by hand
-	@OMP_WAIT_POLICY=passive $<
-
 # For targets that run a script: a line that helps where there is no Python.
 PYTHON_HERE = command -v $(PYTHON) > /dev/null || { echo 'make $@: there is no $(PYTHON) here; install Python 3,' \
     'or name yours: make $@ PYTHON=PATH' >&2; exit 1; }
 
-# A lesson's check is a C program or a Python script; N=7 is N=07.
-LESSON   = $(wildcard dev/lessons/check_$(N)_* dev/lessons/check_0$(N)_*)
+# A lesson's check is a C program or a Python script; N=7 is N=07. Without N: one update.
+LESSON   = $(if $(N),$(wildcard dev/lessons/check_$(N)_* dev/lessons/check_0$(N)_*),dev/lessons/first_step.c)
 LESSON_C = $(patsubst dev/%.c,$(BUILD)/%,$(filter %.c,$(LESSON)))
-lesson: $(PROGRAMS) $(LESSON_C)          ## the numeric check of a lesson in dev/lessons: N=07
+lesson: $(PROGRAMS) $(LESSON_C)          ## one update of a tiny model, numbers to check by hand; N=07: a lesson's
 	@$(if $(filter %.py,$(LESSON)),$(PYTHON_HERE))
 	@$(if $(LESSON),OMP_WAIT_POLICY=passive $(LESSON_C) $(addprefix $(PYTHON) ,$(filter %.py,$(LESSON))),\
 	    echo 'make lesson N=00 ... N=18: the lessons are listed in dev/lessons/README.md' >&2; exit 1)
@@ -332,16 +336,7 @@ $(BUILD)/emulated/test_gpt2-%.o: $(BUILD)/tests/test_gpt2.cu.cpp $(BUILD)/emulat
 	@mkdir -p $(@D)
 	$(EMULATE) $(if $(filter fp32,$*),-DPRECISION_FP32) -MMD -MP -MF $(BUILD)/test_gpt2-$*.d -c $< -o $@
 
-# What nvcc makes of the kernels, run on a CPU. A build is a precision and an architecture. On the
-# host's side only launches run, so it need not be optimized; PTX's integers wrap around.
-PTX_BUILDS ?= bf16-80 bf16-90 fp32-90
-PTX_MADE   := $(foreach b,$(PTX_BUILDS),$(BUILD)/ptx/$b.ptx \
-              $(BUILD)/ptx/test_gpt2-$(firstword $(subst -, ,$b)))
 PTX_PARTS  := $(patsubst dev/emulator/%.cpp,$(BUILD)/%.o,$(wildcard dev/emulator/ptx/*.cpp))
-
-ptx: $(PTX_MADE)                 ## run the kernels' PTX, nvcc's output, on a CPU; ONLY=xent: a part
-	@for build in $(PTX_BUILDS); do echo "$$build:"; EMULATOR_PTX=$(BUILD)/ptx/$$build.ptx \
-	    $(BUILD)/ptx/test_gpt2-$${build%-*} $(ONLY) || exit; done
 
 $(BUILD)/ptx/%.ptx: tests/test_gpt2.cu $(BUILD)/nvflags
 	@mkdir -p $(@D)
@@ -467,9 +462,11 @@ $(eval $(call gone,page,make pages))
 $(eval $(call gone,lesson-pages,make pages LESSONS=1))
 $(eval $(call gone,web,dev/web/build.sh))
 $(eval $(call gone,ladder-table,make ladder TABLE=1))
+$(eval $(call gone,first-step,make lesson))
+$(eval $(call gone,ptx,make test PART=ptx))
 $(eval $(call gone,diff,make step N=4 DIFF=1))
 $(eval $(call gone,exercises,make exercise))
 
-.PHONY: all run lab pages speedrun test test-all bench ladder lesson step exercise check first-step emulate ptx profile clean help FORCE
-.PHONY: build-all test-c test-windows soak fuzz test-cuda bench-cuda page lesson-pages web ladder-table diff exercises
+.PHONY: all run lab pages speedrun test test-all bench ladder lesson step exercise check emulate profile clean help FORCE
+.PHONY: build-all first-step ptx test-c test-windows soak fuzz test-cuda bench-cuda page lesson-pages web ladder-table diff exercises
 -include $(wildcard $(BUILD)/*.d $(BUILD)/*/*/*.d $(BUILD)/*/*/*/*.d)

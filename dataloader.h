@@ -75,26 +75,23 @@
 
 enum { FEISTEL_ROUNDS = 8 };
 
-static inline uint64_t feistel(uint64_t x, const uint64_t key[FEISTEL_ROUNDS], int half_bits) {
-    uint64_t mask = ((uint64_t)1 << half_bits) - 1;
-    uint64_t left = x >> half_bits, right = x & mask;
-    for (int round = 0; round < FEISTEL_ROUNDS; round++) {
-        uint64_t scrambled = left ^ (mix64(right ^ key[round]) & mask);
-        left = right;
-        right = scrambled;
-    }
-    return left << half_bits | right;
-}
-
 // The number at this place of an epoch, 0 <= place < n.
 static inline uint64_t permute(uint64_t place, uint64_t n, uint64_t seed, uint64_t epoch) {
     assert(place < n);
     int half_bits = 0;                       // the fewest with 4^half_bits >= n
     while (half_bits < 32 && (n - 1) >> (2*half_bits) != 0) half_bits++;
     Rng keys = rng_make(~seed, epoch);       // ~seed: no other stream uses it
-    uint64_t key[FEISTEL_ROUNDS], x = place;
+    uint64_t key[FEISTEL_ROUNDS], x = place, mask = ((uint64_t)1 << half_bits) - 1;
     for (int round = 0; round < FEISTEL_ROUNDS; round++) key[round] = rng_u64(&keys);
-    do x = feistel(x, key, half_bits); while (x >= n);
+    do {
+        uint64_t left = x >> half_bits, right = x & mask;
+        for (int round = 0; round < FEISTEL_ROUNDS; round++) {
+            uint64_t scrambled = left ^ (mix64(right ^ key[round]) & mask);
+            left = right;
+            right = scrambled;
+        }
+        x = left << half_bits | right;
+    } while (x >= n);
     return x;
 }
 

@@ -9,13 +9,12 @@
 //     behind the loop   generation with a key/value cache, evaluation, memory
 //     main              flags in, model built, loop run
 //
-// dev/train has what users need: flags, schedules, the log, resuming, sampling, --plan.
-// Processes that train one model together attach at hooks: forward_needs, backward_needs,
-// gradients_ready, totals_share (dev/ranks/zero.c), and within next_batch, gradients_arrive and
-// step_end (dev/train/loop.c). In a single process these hooks neither send nor wait. The two
-// functions that take nine tenths of the time, the matrix product and attention, are defined here
-// plainly; the ordinary build runs their fast forms in dev/cpu, `make PLAIN=1` those below.
-// train_gpt2.cu is the same program for a GPU.
+// dev/train has what users need: flags, schedules, the log, resuming, sampling, --plan. Processes
+// that train one model together attach at hooks, which do nothing in a single process:
+// forward_needs, backward_needs, gradients_ready, totals_share (dev/ranks/zero.c), and within
+// next_batch, gradients_arrive and step_end (dev/train/loop.c). What takes nine tenths of the time,
+// the matrix product and attention, is defined here plainly; the ordinary build runs the fast forms
+// of dev/cpu, `make PLAIN=1` those below. train_gpt2.cu is the same program for a GPU.
 //
 // Conventions. Arrays are row-major: (N,C) has N rows of C elements. B sequences of T tokens make
 // N = B*T rows; C channels, NH heads of HS = C/NH channels, L layers, V words in the vocabulary
@@ -235,10 +234,7 @@ static void matmul_plain(float *c, size_t ldc, Mat a, Mat b, const float *bias,
         }
 }
 
-static void matmul(float *c, size_t ldc, Mat a, Mat b, const float *bias,
-                   size_t I, size_t J, size_t K, Mode mode) {
-    (PLAIN ? matmul_plain : matmul_fast)(c, ldc, a, b, bias, I, J, K, mode);
-}
+#define matmul (PLAIN ? matmul_plain : matmul_fast)
 
 // ---- linear: out = x w + b ----
 //   out (N,OC)   x (N,C)   w (C,OC)   b (OC)   C: here the width of x
@@ -354,17 +350,8 @@ static void attention_backward_plain(float *dqkv, float *scratch, const float *d
     }
 }
 
-static void attention_forward(float *out, float *lse, float *scratch, const float *qkv,
-                              int B, int T, int past, int C, int NH) {
-    (PLAIN ? attention_forward_plain : attention_forward_fast)(out, lse, scratch, qkv, B, T, past,
-                                                               C, NH);
-}
-
-static void attention_backward(float *dqkv, float *scratch, const float *dout, const float *qkv,
-                               const float *out, const float *lse, int B, int T, int C, int NH) {
-    (PLAIN ? attention_backward_plain : attention_backward_fast)(dqkv, scratch, dout, qkv, out, lse,
-                                                                 B, T, C, NH);
-}
+#define attention_forward  (PLAIN ? attention_forward_plain : attention_forward_fast)
+#define attention_backward (PLAIN ? attention_backward_plain : attention_backward_fast)
 
 // ---- residual: out = a + b ----
 
@@ -434,49 +421,9 @@ static void xent_backward(float *dlogits, const float *lse, const int *target, f
     }
 }
 
-// ---- classifier: logits = x wte^T, then cross-entropy ----
-// Weight tying: the embedding matrix wte is the classifier's weight as well (Press and Wolf 2017).
-//   x, dx (N,C)   wte, dwte (V,C)   logits: scratch, (rows,Vp)
-// It works on `rows` rows at a time: all (N,V) logits would be the largest array of the model.
-
-static void classifier_forward(float *loss, float *lse, float *logits, const float *x,
-                               const float *wte, const int *target,
-                               size_t N, size_t rows, int C, int V, int Vp) {
-    for (size_t n = 0; n < N; n += rows) {
-        size_t some = min_size(rows, N - n);
-        matmul(logits, Vp, rows_of(x + n*C, C), transpose_of(wte, C), NULL, some, V, C, WRITE);
-        xent_forward(loss + n, lse + n, logits, target + n, some, V, Vp);
-    }
-}
-
-// Forward and backward together, one chunk of logits at a time. Each token's loss is multiplied by
-// `scale`: with 1/(tokens of the update) the objective is their mean.
-static void classifier_backward(float *dx, float *dwte, float *loss, float *lse, float *logits,
-                                const float *x, const float *wte, const int *target, float scale,
-                                size_t N, size_t rows, int C, int V, int Vp) {
-    for (size_t n = 0; n < N; n += rows) {
-        size_t some = min_size(rows, N - n);
-        classifier_forward(loss + n, lse + n, logits, x + n*C, wte, target + n, some, some, C, V,
-                           Vp);
-        xent_backward(logits, lse + n, target + n, scale, some, V, Vp);
-        matmul(dx + n*C, C, rows_of(logits, Vp), rows_of(wte, C), NULL, some, C, V, WRITE);
-        matmul(dwte, C, transpose_of(logits, Vp), rows_of(x + n*C, C), NULL, V, C, some, ADD);
-    }
-}
-
 // =================================================================================================
 // Model
 // =================================================================================================
-
-static double sum_of(const float *x, size_t n) {
-    double sum = 0.0;
-    for (size_t i = 0; i < n; i++) sum += x[i];
-    return sum;
-}
-
-// Ranks that share the vocabulary run these in place of embedding, xent_forward and classifier:
-#include "dev/cpu/words.h"             // xent_parts
-#include "dev/ranks/tensor_model.h"    // tp_embedding_forward, tp_embedding_backward, tp_classifier
 
 // A branch's last layer: branch = x w + b, with x (N,K). If ranks share the block, each holds K
 // rows of w: their products are summed, and b is added once (dev/ranks/tensor.c).
@@ -492,30 +439,15 @@ static void branch_is_read(Model *m, float *dx, size_t N) {
     if (m->params.tp.size > 1) tp_sum(&m->params.tp, dx, N*m->c.C);
 }
 
-// In generation: a block's activations, with pointers that begin at row `past`. Those to mean and
-// rstd are not moved. Cn is C, or with tensor parallelism a rank's part of it.
-static BlockActs acts_from(BlockActs a, size_t past, size_t C, size_t Cn) {
-    a.x += past*C;
-    a.ln1 += past*C;
-    a.qkv += past*3*Cn;
-    a.att += past*Cn;
-    a.att_lse += past;
-    a.x_mid += past*C;
-    a.ln2 += past*C;
-    a.fc += past*4*Cn;
-    a.gelu += past*4*Cn;
-    a.x_out += past*C;
-    return a;
-}
-
 // x_mid = x + attention(LayerNorm(x)); x_out = x_mid + MLP(LayerNorm(x_mid)). T rows of each
-// sequence, after the `past` rows that generation has already run.
+// sequence; in generation their queries, keys and values follow those of `past` earlier rows.
 static void block_forward(Model *m, Block w, BlockActs a, int B, int T, int past) {
     int C = m->c.C, Cn = m->Cn, NHn = m->NHn;
     size_t N = (size_t)B*T;
+    float *qkv = a.qkv + (size_t)past*3*Cn;
     layernorm_forward(a.ln1, a.ln1_mean, a.ln1_rstd, a.x, w.ln1_gain, w.ln1_bias, N, C);
-    linear_forward(a.qkv, a.ln1, w.qkv_w, w.qkv_b, N, C, 3*Cn);
-    attention_forward(a.att, a.att_lse, m->scratch, a.qkv, B, T, past, Cn, NHn);
+    linear_forward(qkv, a.ln1, w.qkv_w, w.qkv_b, N, C, 3*Cn);
+    attention_forward(a.att, a.att_lse, m->scratch, qkv, B, T, past, Cn, NHn);
     branch_project(m, a.att, w.att_proj_w, w.att_proj_b, N, Cn);
     residual_forward(a.x_mid, a.x, m->branch, N*C);
     layernorm_forward(a.ln2, a.ln2_mean, a.ln2_rstd, a.x_mid, w.ln2_gain, w.ln2_bias, N, C);
@@ -526,29 +458,24 @@ static void block_forward(Model *m, Block w, BlockActs a, int B, int T, int past
 }
 
 // Runs tokens (B,T) through the blocks, up to the final norm's output m->lnf (B*T,C). In generation
-// (B = 1) `past` tokens were run before, and their keys and values are still in each block's qkv:
-// only rows past ... T-1 are computed, with pointers that begin there. That is all a key/value
-// cache is.
+// (B = 1) they follow `past` tokens that were run before, whose keys and values are still in each
+// block's qkv: nothing else of these is needed. That is all a key/value cache is.
 void model_forward(Model *m, const int *tokens, int B, int T, int past) {
     Params *p = &m->params;
     Weights *w = &m->w;
-    int C = m->c.C, L = m->c.L, rows = T - past;
-    size_t from = (size_t)past*C;
-    assert(T <= m->spec.T && B <= m->spec.B && (past == 0 || B == 1));
+    int C = m->c.C, L = m->c.L;
+    const float *wpe = w->wpe + (size_t)past*C;
+    assert(past + T <= m->spec.T && B <= m->spec.B && (past == 0 || B == 1));
     forward_needs(p, 0);               // bucket 0: embeddings; 1 + l: block l; 1 + L: final norm
-    if (p->tp.shares)
-        tp_embedding_forward(m->x_in + from, tokens + past, w->wte, w->wpe + from, &p->tp, B, rows,
-                             C);
-    else
-        embedding_forward(m->x_in + from, tokens + past, w->wte, w->wpe + from, B, rows, C);
+    if (p->tp.shares) tp_embedding_forward(m->x_in, tokens, w->wte, wpe, &p->tp, B, T, C);
+    else embedding_forward(m->x_in, tokens, w->wte, wpe, B, T, C);
     for (int l = 0; l < L; l++) {
         forward_needs(p, 1 + l);
-        BlockActs a = past > 0 ? acts_from(m->acts[l], past, C, m->Cn) : m->acts[l];
-        block_forward(m, w->block[l], a, B, rows, past);
+        block_forward(m, w->block[l], m->acts[l], B, T, past);
     }
     forward_needs(p, 1 + L);
-    layernorm_forward(m->lnf + from, m->lnf_mean, m->lnf_rstd, m->acts[L - 1].x_out + from,
-                      w->lnf_gain, w->lnf_bias, (size_t)B*rows, C);
+    layernorm_forward(m->lnf, m->lnf_mean, m->lnf_rstd, m->acts[L - 1].x_out, w->lnf_gain,
+                      w->lnf_bias, (size_t)B*T, C);
 }
 
 // From dx, the gradient of x_out, to dx, the gradient of x. A branch receives all of dx, and what
@@ -576,15 +503,35 @@ static void block_backward(Model *m, Block w, Block d, BlockActs a, int B, int T
     residual_backward(dx, dbranch, N*C);
 }
 
+// ---- classifier: logits = lnf wte^T, then cross-entropy ----
+// Weight tying: the embedding matrix wte is the classifier's weight as well (Press and Wolf 2017).
+// It works on logit_rows rows at a time: all (N,V) logits would be the largest array of the model.
+
 // After model_forward: returns the sum of the losses in nats, and starts backpropagation of scale *
-// that sum: the gradients of the final norm's output, and of wte as the classifier's weight.
+// that sum: with 1/(tokens of the update) the objective is the mean. Writes the gradient of lnf, and
+// adds to that of wte.
 double classifier_loss_and_gradient(Model *m, const int *targets, float scale, int B, int T) {
-    size_t N = (size_t)B*T;
+    const TpGroup *g = &m->params.tp;
+    int C = m->c.C, V = (int)g->words.count, Vp = m->Vp;             // of this rank's words
+    float *wte = m->w.wte, *dwte = m->dw.wte, *logits = m->logits, *dlogits = logits;
+    size_t N = (size_t)B*T, rows = m->logit_rows;
+    double sum = 0.0;
     backward_needs(&m->params, 0);
-    if (m->params.tp.shares) return tp_classifier(m, m->loss, targets, scale, N, TRAIN);
-    classifier_backward(m->dbranch, m->dw.wte, m->loss, m->lse, m->logits, m->lnf, m->w.wte,
-                        targets, scale, N, m->logit_rows, m->c.C, m->c.V, m->Vp);
-    return sum_of(m->loss, N);
+    if (g->shares) targets = tp_targets(g, targets, N);
+    for (size_t n = 0; n < N; n += rows) {
+        if (rows > N - n) rows = N - n;
+        Mat lnf = rows_of(m->lnf + n*C, C);
+        float *dlnf = m->dbranch + n*C;
+        matmul(logits, Vp, lnf, transpose_of(wte, C), NULL, rows, V, C, WRITE);
+        if (g->shares) tp_xent_forward(m->loss + n, m->lse + n, logits, targets + n, g, rows, Vp);
+        else xent_forward(m->loss + n, m->lse + n, logits, targets + n, rows, V, Vp);
+        xent_backward(dlogits, m->lse + n, targets + n, scale, rows, V, Vp);
+        matmul(dlnf, C, rows_of(dlogits, Vp), rows_of(wte, C), NULL, rows, C, V, WRITE);
+        matmul(dwte, C, transpose_of(dlogits, Vp), lnf, NULL, V, C, rows, ADD);
+    }
+    if (g->shares) tp_sum(g, m->dbranch, N*C);         // a term from each rank's words
+    for (size_t n = 0; n < N; n++) sum += m->loss[n];
+    return sum;
 }
 
 // Backpropagation, after classifier_loss_and_gradient: adds to the gradients dw. wte already has
@@ -652,7 +599,7 @@ static void adamw_update(float *p, float *m, float *v, const float *g, float g_s
     }
 }
 
-// One update of plain SGD: the same clipping and decay, no moments.
+// Plain SGD: the same clipping and decay, no moments.
 static void sgd_update(float *p, const float *g, float g_scale, AdamW o, size_t n) {
     #pragma omp simd
     for (size_t i = 0; i < n; i++) p[i] -= o.lr * (g[i] * g_scale + o.weight_decay * p[i]);
@@ -667,11 +614,10 @@ void model_update(Model *m, AdamW o, float g_scale) {
         Chunk k = p->chunks[i];
         AdamW chunk_o = o;
         if (!k.decays) chunk_o.weight_decay = 0.0f;
-        if (p->sgd)
-            sgd_update(p->masters + k.param, p->grads + k.grad, g_scale, chunk_o, k.count);
-        else
-            adamw_update(p->masters + k.param, p->adam_m + k.moment, p->adam_v + k.moment,
-                         p->grads + k.grad, g_scale, chunk_o, k.count);
+        float *w = p->masters + k.param, *g = p->grads + k.grad;
+        if (p->sgd) sgd_update(w, g, g_scale, chunk_o, k.count);
+        else adamw_update(w, p->adam_m + k.moment, p->adam_v + k.moment, g, g_scale, chunk_o,
+                          k.count);
     }
 }
 
@@ -719,7 +665,7 @@ static int train(Run *r, Model *m) {                   // returns the process's 
 
 // ---- generation ----
 
-// The logits (V) of the token after row t of one sequence. If ranks share the vocabulary, the
+// The logits (V) of the token after tokens[t] of one sequence. If ranks share the vocabulary, the
 // logits of all ranks, in the order of the ranks.
 const float *model_logits(Model *m, int t) {
     const TpGroup *g = &m->params.tp;
@@ -733,11 +679,22 @@ const float *model_logits(Model *m, int t) {
 
 // ---- evaluation ----
 
+// classifier_loss_and_gradient without the gradient.
 double model_loss(Model *m, float *each, const int *targets, size_t N) {
-    if (m->params.tp.shares) return tp_classifier(m, each, targets, 0.0f, N, INFER);
-    classifier_forward(each, m->lse, m->logits, m->lnf, m->w.wte, targets, N, m->logit_rows, m->c.C,
-                       m->c.V, m->Vp);
-    return sum_of(each, N);
+    const TpGroup *g = &m->params.tp;
+    int C = m->c.C, V = (int)g->words.count, Vp = m->Vp;
+    size_t rows = m->logit_rows;
+    double sum = 0.0;
+    if (g->shares) targets = tp_targets(g, targets, N);
+    for (size_t n = 0; n < N; n += rows) {
+        if (rows > N - n) rows = N - n;
+        matmul(m->logits, Vp, rows_of(m->lnf + n*C, C), transpose_of(m->w.wte, C), NULL, rows, V, C,
+               WRITE);
+        if (g->shares) tp_xent_forward(each + n, m->lse + n, m->logits, targets + n, g, rows, Vp);
+        else xent_forward(each + n, m->lse + n, m->logits, targets + n, rows, V, Vp);
+    }
+    for (size_t n = 0; n < N; n++) sum += each[n];
+    return sum;
 }
 
 // ---- memory: counted, allocated once, handed out ----

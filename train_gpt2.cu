@@ -1165,52 +1165,11 @@ static void xent_launch(float *loss, float *lse, real *dlogits, const real *logi
     LAUNCH_CHECK();
 }
 
-static void xent_forward(float *loss, float *lse, const real *logits, const int *target,
-                         size_t N, int V, int Vp, Gpu *g) {
-    xent_launch(loss, lse, NULL, logits, target, NULL, N, V, Vp, g);
-}
-
-// Forward and backward in one kernel: the loss, and dlogits in place of the logits.
-static void xent_forward_backward(float *loss, float *lse, real *logits, const int *target,
-                                  const float *scale, size_t N, int V, int Vp, Gpu *g) {
-    xent_launch(loss, lse, logits, logits, target, scale, N, V, Vp, g);
-}
-
-// ---- classifier: logits = x wte^T, then cross-entropy ----
-// Weight tying: the embedding matrix wte is the classifier's weight as well (Press and Wolf 2017).
-//   x, dx (N,C)   wte, dwte (Vp,C): rows V ... are zero and stay it   logits: scratch, (rows,Vp)
-// It works on `rows` rows at a time: all (N,Vp) logits would be the largest array of the model.
-
-static void classifier_forward(float *loss, float *lse, real *logits, const real *x,
-                               const real *wte, const int *target,
-                               size_t N, size_t rows, int C, int V, int Vp, Gpu *g) {
-    for (size_t n = 0; n < N; n += rows) {
-        size_t some = min_size(rows, N - n);
-        matmul(logits, Vp, rows_of(x + n*C, C), transpose_of(wte, C), some, Vp, C, WRITE, g);
-        xent_forward(loss + n, lse + n, logits, target + n, some, V, Vp, g);
-    }
-}
-
-// Forward and backward together, one chunk of logits at a time. Each token's loss is multiplied by
-// *scale: with 1/(tokens of the update) the objective is their mean.
-static void classifier_backward(real *dx, float *dwte, float *loss, float *lse, real *logits,
-                                const real *x, const real *wte, const int *target,
-                                const float *scale, size_t N, size_t rows, int C, int V, int Vp,
-                                Gpu *g) {
-    for (size_t n = 0; n < N; n += rows) {
-        size_t some = min_size(rows, N - n);
-        matmul(logits, Vp, rows_of(x + n*C, C), transpose_of(wte, C), some, Vp, C, WRITE, g);
-        xent_forward_backward(loss + n, lse + n, logits, target + n, scale, some, V, Vp, g);
-        matmul(dx + n*C, C, rows_of(logits, Vp), rows_of(wte, C), some, C, Vp, WRITE, g);
-        matmul(dwte, C, transpose_of(logits, Vp), rows_of(x + n*C, C), Vp, C, some, ADD, g);
-    }
-}
-
 // =================================================================================================
 // Model
 // =================================================================================================
 
-#include "dev/ranks/tensor_model.cu"     // tp_classifier: the classifier cut across ranks
+#include "dev/ranks/tensor_model.cu"   // tp_xent_launch: the cross-entropy cut across ranks
 
 // ---- batches on their way ----
 
@@ -1270,30 +1229,15 @@ static void branch_is_read(Model *m, real *dx, size_t N) {
     tp_sum(&m->params.tp, dx, N*m->c.C);
 }
 
-// In generation: a block's activations, with pointers that begin at row `past`. Those to mean and
-// rstd are not moved. Cn is C, or with tensor parallelism a rank's part of it.
-static BlockActs acts_from(BlockActs a, size_t past, size_t C, size_t Cn) {
-    a.x += past*C;
-    a.ln1 += past*C;
-    a.qkv += past*3*Cn;
-    a.att += past*Cn;
-    a.att_lse += past;
-    a.x_mid += past*C;
-    a.ln2 += past*C;
-    a.fc += past*4*Cn;
-    a.gelu += past*4*Cn;
-    a.x_out += past*C;
-    return a;
-}
-
 // All that backward needs of a block; --recompute block runs it once more.
 static void block_forward_to_gelu(Model *m, Block<real> w, BlockActs a, int B, int T, int past) {
     int C = m->c.C, Cn = m->Cn, NHn = m->NHn;
     size_t N = (size_t)B*T;
     Gpu *g = m->gpu;
+    real *qkv = a.qkv + (size_t)past*3*Cn;
     layernorm_forward(a.ln1, a.ln1_mean, a.ln1_rstd, a.x, w.ln1_gain, w.ln1_bias, N, C, g->stream);
-    linear_forward(a.qkv, a.ln1, w.qkv_w, w.qkv_b, N, C, 3*Cn, g);
-    attention_forward(a.att, a.att_lse, a.qkv, B, T, past, Cn, NHn, g);
+    linear_forward(qkv, a.ln1, w.qkv_w, w.qkv_b, N, C, 3*Cn, g);
+    attention_forward(a.att, a.att_lse, qkv, B, T, past, Cn, NHn, g);
     branch_project(m, a.x_mid, a.x, a.att, w.att_proj_w, w.att_proj_b, N, Cn);
     layernorm_forward(a.ln2, a.ln2_mean, a.ln2_rstd, a.x_mid, w.ln2_gain, w.ln2_bias, N, C,
                       g->stream);
@@ -1301,7 +1245,7 @@ static void block_forward_to_gelu(Model *m, Block<real> w, BlockActs a, int B, i
 }
 
 // x_mid = x + attention(LayerNorm(x)); x_out = x_mid + MLP(LayerNorm(x_mid)). T rows of each
-// sequence, after the `past` rows that generation has already run.
+// sequence; in generation their queries, keys and values follow those of `past` earlier rows.
 static void block_forward(Model *m, Block<real> w, BlockActs a, int B, int T, int past) {
     block_forward_to_gelu(m, w, a, B, T, past);
     branch_project(m, a.x_out, a.x_mid, a.gelu, w.mlp_proj_w, w.mlp_proj_b, (size_t)B*T, 4*m->Cn);
@@ -1311,31 +1255,28 @@ static void block_forward(Model *m, Block<real> w, BlockActs a, int B, int T, in
 static void forward_launch(Model *m, int B, int T, int past) {
     Params *p = &m->params;
     const Weights<real> *w = &m->w;
-    int C = m->c.C, L = m->c.L, rows = T - past;
-    size_t from = (size_t)past*C, N = (size_t)B*rows;
+    int C = m->c.C, L = m->c.L;
+    size_t N = (size_t)B*T;
     cudaStream_t stream = m->gpu->stream;
     forward_needs(p, 0);
-    embedding_forward(m->x_in + from, m->batch.inputs, w->wte, w->wpe + from, B, rows, C, stream);
-    tp_sum(&p->tp, m->x_in + from, N*C);         // of ranks that share the words
+    embedding_forward(m->x_in, m->batch.inputs, w->wte, w->wpe + (size_t)past*C, B, T, C, stream);
+    tp_sum(&p->tp, m->x_in, N*C);                // of ranks that share the words
     for (int l = 0; l < L; l++) {
         forward_needs(p, 1 + l);
-        BlockActs a = past > 0 ? acts_from(m->acts[l], past, C, m->Cn) : m->acts[l];
-        block_forward(m, w->block[l], a, B, rows, past);
+        block_forward(m, w->block[l], m->acts[l], B, T, past);
     }
     forward_needs(p, 1 + L);
-    layernorm_forward(m->lnf + from, m->lnf_mean, m->lnf_rstd, m->acts[L - 1].x_out + from,
-                      w->lnf_gain, w->lnf_bias, N, C, stream);
+    layernorm_forward(m->lnf, m->lnf_mean, m->lnf_rstd, m->acts[L - 1].x_out, w->lnf_gain,
+                      w->lnf_bias, N, C, stream);
 }
 
 // Runs tokens (B,T) through the blocks, up to the final norm's output m->lnf (B*T,C). In generation
-// (B = 1) `past` tokens were run before, and their keys and values are still in each block's qkv:
-// only rows past ... T-1 are computed, with pointers that begin there. That is all a key/value
-// cache is.
+// (B = 1) they follow `past` tokens that were run before, whose keys and values are still in each
+// block's qkv: nothing else of these is needed. That is all a key/value cache is.
 void model_forward(Model *m, const int *tokens, int B, int T, int past) {
-    assert(T <= m->spec.T && B <= m->spec.B);
-    assert(past == 0 || B == 1);
+    assert(past + T <= m->spec.T && B <= m->spec.B && (past == 0 || B == 1));
     assert(past == 0 || m->spec.recompute == RECOMPUTE_NONE);       // else blocks share qkv
-    send_inputs(m, tokens + past, (size_t)B*(T - past));
+    send_inputs(m, tokens, (size_t)B*T);
     forward_launch(m, B, T, past);
 }
 
@@ -1381,14 +1322,40 @@ static void block_backward(Model *m, Block<real> w, Block<float> d, BlockActs a,
                        a.ln1_rstd, w.ln1_gain, N, C, g);
 }
 
+// ---- classifier: logits = lnf wte^T, then cross-entropy ----
+// Weight tying: the embedding matrix wte is the classifier's weight as well (Press and Wolf 2017).
+// It works on logit_rows rows at a time: all (N,Vp) logits would be the largest array of the model.
+// Rows V ... of wte and dwte are zero and stay it.
+
+// The losses of the targets that were sent; with TRAIN the gradients of *scale * (their sum) too:
+// writes that of lnf, adds to that of wte.
+static void classifier_launch(Model *m, size_t N, Use use) {
+    const TpGroup *group = &m->params.tp;
+    const int *targets = m->batch.targets;
+    int C = m->c.C, V = (int)group->words.count, Vp = m->padded.V;   // of this rank's words
+    real *wte = m->w.wte, *logits = m->logits, *dlogits = use == TRAIN ? logits : NULL;
+    size_t rows = m->logit_rows;
+    Gpu *g = m->gpu;
+    for (size_t n = 0; n < N; n += rows) {
+        if (rows > N - n) rows = N - n;
+        Mat lnf = rows_of(m->lnf + n*C, C);
+        matmul(logits, Vp, lnf, transpose_of(wte, C), rows, Vp, C, WRITE, g);
+        if (group->shares)
+            tp_xent_launch(m->loss + n, m->lse + n, dlogits, logits, targets + n, m->batch.scale,
+                           group, rows, V, Vp, g);
+        else xent_launch(m->loss + n, m->lse + n, dlogits, logits, targets + n, m->batch.scale,
+                         rows, V, Vp, g);
+        if (use == INFER) continue;
+        matmul(m->dx_branch + n*C, C, rows_of(dlogits, Vp), rows_of(wte, C), rows, C, Vp, WRITE, g);
+        matmul(m->dw.wte, C, transpose_of(dlogits, Vp), lnf, Vp, C, rows, ADD, g);
+    }
+    if (use == TRAIN) tp_sum(group, m->dx_branch, N*C);      // a term from each rank's words
+}
+
 // All that classifier_loss_and_gradient launches, once the targets are there.
-static void classifier_launch(Model *m, size_t N) {
-    Params *p = &m->params;
-    backward_needs(p, 0);
-    if (p->tp.shares) tp_classifier(m, N, TRAIN);
-    else classifier_backward(m->dx_branch, m->dw.wte, m->loss, m->lse, m->logits, m->lnf, m->w.wte,
-                             m->batch.targets, m->batch.scale, N, m->logit_rows, m->c.C, m->c.V,
-                             m->padded.V, m->gpu);
+static void loss_launch(Model *m, size_t N) {
+    backward_needs(&m->params, 0);
+    classifier_launch(m, N, TRAIN);
     loss_sum(m, N);
 }
 
@@ -1398,7 +1365,7 @@ static void classifier_launch(Model *m, size_t N) {
 void classifier_loss_and_gradient(Model *m, const int *targets, float scale, int B, int T) {
     send_targets(m, targets, (size_t)B*T);
     send_scale(m, scale);
-    classifier_launch(m, (size_t)B*T);
+    loss_launch(m, (size_t)B*T);
 }
 
 // All that model_backward launches, except lookup_backward.
@@ -1457,7 +1424,7 @@ static void model_micro_step(Model *m, const int *inputs, const int *targets, fl
     send_scale(m, scale);
     graph_run(&m->graph, m->gpu->stream, [&] {
         forward_launch(m, B, T, 0);
-        classifier_launch(m, (size_t)B*T);
+        loss_launch(m, (size_t)B*T);
         backward_launch(m, B, T);
     });
     lookup_backward(m, B, T);
@@ -1666,7 +1633,7 @@ static int train(Run *r, Model *m) {
 
 // ---- generation ----
 
-// The logits of the token after row t of one sequence, in the CPU's memory. If ranks share
+// The logits of the token after tokens[t] of one sequence, in the CPU's memory. If ranks share
 // the vocabulary, the logits of all ranks, in the order of the ranks.
 const float *model_logits(Model *m, int t) {
     const TpGroup *group = &m->params.tp;
@@ -1688,13 +1655,10 @@ const float *model_logits(Model *m, int t) {
 // ---- evaluation ----
 
 double model_loss(Model *m, float *each, const int *targets, size_t N) {
-    Params *p = &m->params;
     Gpu *g = m->gpu;
     double sum = 0.0;
     send_targets(m, targets, N);
-    if (p->tp.shares) tp_classifier(m, N, INFER);
-    else classifier_forward(m->loss, m->lse, m->logits, m->lnf, m->w.wte, m->batch.targets, N,
-                            m->logit_rows, m->c.C, m->c.V, m->padded.V, g);
+    classifier_launch(m, N, INFER);
     CUDA_CHECK(cudaMemcpyAsync(each, m->loss, N * sizeof *each, cudaMemcpyDeviceToHost, g->stream));
     gpu_wait(g);
     for (size_t n = 0; n < N; n++) sum += each[n];

@@ -253,10 +253,9 @@ WRONG = {
         ("sum = kept;", "", "drawn[v="),
         ("k < n && (k == 0 || kept < s->top_p * all)", "k < n", "drawn[v=")],
     "kv_cache": [
-        ("past > 0 ? acts_from(m->acts[l], past, C, m->Cn) : m->acts[l]", "m->acts[l]",
-         "ln1[l=0][t=0][c=0] is"),
-        ("B, rows, past);", "B, rows, 0);", "ln1[l=1][t=2][c=0] is"),
-        ("w->wpe + from, B, rows", "w->wpe, B, rows", "x_in[t=2][c=0] is")],
+        ("m->acts[L - 1].x_out", "m->acts[L - 1].x_out + past*C", "logits"),
+        ("B, T, past);", "B, T, 0);", "ln1"),
+        ("w->wpe + (size_t)past*C", "w->wpe", "x_in")],
     "gradient_accumulation": [
         ("clear_grads(m);", "", "gradients[i=0] is"),
         ("(float)(clip / norm)", "1.0f", "adam_m[i=0] is"),

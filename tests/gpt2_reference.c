@@ -77,7 +77,11 @@ void c_classifier_backward(float *dx, float *dwte, float *loss, float *lse, cons
                            const float *wte, const int *target, float scale,
                            size_t N, int C, int V) {
     float *logits = alloc_or_die(N*V * sizeof(float), "logits");
-    classifier_backward(dx, dwte, loss, lse, logits, x, wte, target, scale, N, N, C, V, V);
+    matmul(logits, V, rows_of(x, C), transpose_of(wte, C), NULL, N, V, C, WRITE);
+    xent_forward(loss, lse, logits, target, N, V, V);
+    xent_backward(logits, lse, target, scale, N, V, V);
+    matmul(dx, C, rows_of(logits, V), rows_of(wte, C), NULL, N, C, V, WRITE);
+    matmul(dwte, C, transpose_of(logits, V), rows_of(x, C), NULL, V, C, N, ADD);
     free(logits);
 }
 

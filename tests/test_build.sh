@@ -93,7 +93,7 @@ stub clean; stub
 cd "$tree" || exit 1
 for row in "train_gpt2.c train_gpt2" "dev/prepare.c prepare" "dev/ladders/ladder.h" \
         {dataloader.h,dev/base/rng.h,dev/data/data.h,dev/files/json.c}" prepare train_gpt2" \
-        {dev/cpu/exp.h,dev/train/train.h,dev/plan/search.c}" prepare train_gpt2"; do
+        {dev/cpu/cpu.h,dev/train/train.h,dev/plan/search.c}" prepare train_gpt2"; do
     find . -type f -exec touch -t 202001010000 {} +
     touch "${row%% *}"
     stub
@@ -264,7 +264,7 @@ imports model model base
 imports files files model
 imports data data files dataloader.h
 imports plan plan model
-imports ranks ranks model
+imports ranks ranks model cpu
 imports train train plan ranks data
 imports cpu cpu base train                  # peak.c is the twin's
 grep -hsE '^#include "(\.\./)*train_gpt2' dev/{base,files,data,model,plan,ranks,train}/* > "$dir/upwards" &&

@@ -25,12 +25,12 @@ static void rotary(float *qkv, float way, int B, int T, int past, int C, int NH)
 C
 rotary="/^\/\/ ---- residual: out = a + b/ r $dir/rotary
         /^static void block_forward/,/^}/ {
-            s|^    attention_forward(|    rotary(a.qkv, 1, B, T, past, Cn, NHn);&| }"
+            s|^    attention_forward(|    rotary(qkv, 1, B, T, past, Cn, NHn);&| }"
 turned='/^static void block_backward/,/^}/ {
     s|^    attention_backward(.*|&rotary(dqkv, -1, B, T, 0, Cn, NHn);| }'
 
 # Label smoothing: a tenth of each target's weight goes to all words alike. The loss that ranks with
-# some of the words each compute is in dev/cpu/words.h.
+# some of the words each compute is in dev/ranks/tensor.c.
 smooth='s|^\(        loss\[n\] = lse\[n\]\) - x\[target\[n\]\];.*|        float all = 0.0f;\
         for (int v = 0; v < V; v++) all += x[v] / V;\
         \1 - 0.9f * x[target[n]] - 0.1f * all;|'
@@ -40,10 +40,10 @@ smooth_back='/^static void xent_backward/,/^}/ {
 smooth_ranks='s|parts\[2\*N + n\] = \(.*\);|parts[2*N + n] = 0.9f * (\1);\
         for (int v = 0; v < V; v++) parts[2*N + n] += 0.1f * x[v] / V;|'
 
-# slopes STATUS WORDS SED...: test_slopes of train_gpt2.c and words.h, so changed, ends with it.
+# slopes STATUS WORDS SED...: test_slopes of train_gpt2.c and tensor.c, so changed, ends with it.
 mkdir "$dir/tests" && cp tests/test_slopes.c "$dir/tests" && cp -r dev dataloader.h "$dir"
 slopes() {
-    sed "$2" dev/cpu/words.h > "$dir/dev/cpu/words.h"
+    sed "$2" dev/ranks/tensor.c > "$dir/dev/ranks/tensor.c"
     sed "${@:3}" train_gpt2.c > "$dir/train_gpt2.c"
     ! cmp -s train_gpt2.c "$dir/train_gpt2.c" || note "nothing is changed: ${*:3}"
     $cc -std=gnu11 -O1 -w -fopenmp -iquote tests "$dir/tests/test_slopes.c" "$build/library.a" \

@@ -161,7 +161,7 @@ train_gpt2.cu|/^static void branch_project/,/^}/ s/(out, b, skip/(out, skip, ski
 dev/ranks/tensor_model.cu|s/part.sum \* __expf(part.hi - whole.hi)/part.sum/
 train_gpt2.cu|s/; chunk.counts \&\& i/; i/
 train_gpt2.cu|s/    branch_is_read(m, dln[12], N);//
-dev/ranks/tensor_model.cu|s/    if (use == TRAIN) tp_sum(group, dx, N\*C);.*//
+train_gpt2.cu|s/    if (use == TRAIN) tp_sum(group, m->dx_branch, N\*C);.*//
 FAULTS
     program=$bf16
     refuses "--tensor-parallel: 4 channels a rank, no multiple of 8" 4 $layers --channels 16 \

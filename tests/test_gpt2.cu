@@ -501,8 +501,8 @@ static void check_xent(size_t N, int V, int ranks) {
             else if (ranks > 1)
                 xent_from_parts(loss, lse, x, x, right, scale, all, ranks, N, p.count, Vp,
                                 gpu.stream);
-            else if (pass == 0) xent_forward(loss, lse, x, right, N, V, Vp, &gpu);
-            else xent_forward_backward(loss, lse, x, right, scale, N, V, Vp, &gpu);
+            else if (pass == 0) xent_launch(loss, lse, NULL, x, right, NULL, N, V, Vp, &gpu);
+            else xent_launch(loss, lse, x, x, right, scale, N, V, Vp, &gpu);
             if (pass == 0) CHECK(x.is_left_alone());
             else check_tensor("dlogits", "nv", { N, Vp }, x.get(), d, after_roundings(1));
             if (pass == 1 || ranks == 1) check(0, loss, lse);
@@ -531,10 +531,13 @@ static void check_classifier(size_t N, int rows, int C, int V) {
     Array<real> logits(rows*Vp);
     Array<float> scale(Floats(1, 0.25f));
     c_classifier_backward(dx.c, dwte.c, loss.c, lse.c, x.c, wte.c, target.c, 0.25f, N, C, V);
-    classifier_forward(loss, lse, logits, x, wte, target, N, rows, C, V, Vp, &gpu);
+    Model m = Model();
+    m.gpu = &gpu, m.c.C = C, m.padded.V = Vp, m.params.tp.words.count = V, m.logit_rows = rows;
+    m.batch.targets = target, m.batch.scale = scale, m.lnf = x, m.w.wte = wte, m.logits = logits;
+    m.loss = loss, m.lse = lse, m.dx_branch = dx, m.dw.wte = dwte;
+    classifier_launch(&m, N, INFER);
     check(1, loss);                  // logits are rounded; losses move by as much
-    classifier_backward(dx, dwte, loss, lse, logits, x, wte, target, scale, N, rows, C, V, Vp,
-                        &gpu);
+    classifier_launch(&m, N, TRAIN);
     check(1, loss);
     check(3, dx);                                    // logits, dlogits, dx
     check(2, dwte);
@@ -913,8 +916,8 @@ TEST(cached_rows_equal_a_full_pass) {
     models_open(&t, &small, 1, 16, RECOMPUTE_NONE);
     Ints text = random_tokens(16, small.V);
     for (int i = 0, done = 0; i < 6; done = ends[i++]) {
-        model_forward(&t.m, text.data(), 1, ends[i], done);
-        const float *ours = model_logits(&t.m, ends[i] - 1);
+        model_forward(&t.m, text.data() + done, 1, ends[i] - done, done);
+        const float *ours = model_logits(&t.m, ends[i] - done - 1);
         const float *theirs = c_model_logits(t.c, text.data(), ends[i]);
         shape_is("%d tokens, %d of them new", ends[i], ends[i] - done);
         check_close("logits", Floats(ours, ours + small.V), Floats(theirs, theirs + small.V),

@@ -391,10 +391,13 @@ TEST(classifier) {
         float lse[32], again[32];
         float *logits = alloc_or_die((size_t)rows * Vp * sizeof(float), "test");
         for (int i = 0; i < rows*Vp; i++) logits[i] = NAN;   // padding must not leak into anything
-        classifier_forward(again, lse, logits, c.in[0].f, c.in[1].f, token, c.B, rows, c.C, c.V,
-                           Vp);
-        classifier_backward(c.in[0].df, c.in[1].df, c.fout, lse, logits, c.in[0].f, c.in[1].f,
-                            token, 0.25f, c.B, rows, c.C, c.V, Vp);
+        Model m = { .c = { .C = c.C, .V = c.V }, .params.alone = true,
+                    .params.tp.words.count = (size_t)c.V,
+                    .w.wte = c.in[1].f, .dw.wte = c.in[1].df, .lnf = c.in[0].f,
+                    .dbranch = c.in[0].df, .loss = c.fout, .lse = lse, .logits = logits,
+                    .logit_rows = (size_t)rows, .Vp = Vp };
+        double sum = model_loss(&m, again, token, (size_t)c.B);
+        CHECK(classifier_loss_and_gradient(&m, token, 0.25f, 1, c.B) == sum);
         CHECK(memcmp(again, c.fout, c.B * sizeof(float)) == 0);
         case_compare(&c, "classifier", 1);
         free(logits);

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """dev/lessons: every check holds and prints what its page shows; the functions and exercises that a
-page names exist; and the arithmetic of make first-step is right. Links, files, flags and targets of
+page names exist; and the arithmetic of make lesson is right. Links, files, flags and targets of
 all pages are in test_docs.py.
 
     tests/test_lessons.py [NAME...]      the tests of these names only

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What nvcc makes of the kernels, run on a CPU (make ptx): the short form; and nightly, mistakes
+"""What nvcc makes of the kernels, run on a CPU (make test PART=ptx): the short form; and nightly, mistakes
 planted in the kernels, which the interpreter must find.
 
     tests/test_ptx.py [NAME...]         the tests of these names only

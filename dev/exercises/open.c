@@ -40,13 +40,13 @@ static void check_races(void) {}
 #endif
 
 // What a forward pass keeps, in every solution.
-static void check_kept(Model *m, int B, int T) {
+static void check_kept(Model *m, int B, int T, int past) {
     size_t C = m->c.C;
     check_races();
     PUT(OUTSIDE, "x_in", "btc", m->x_in, B, T, C);
     for (int l = 0; l < m->c.L; l++) {
         BlockActs a = m->acts[l];
-        PUT(l, "qkv", "btpc", a.qkv, B, T, 3, C);      // p 0: queries, 1: keys, 2: values
+        PUT(l, "qkv", "btpc", a.qkv, B, past + T, 3, C);      // p 0: queries, 1: keys, 2: values
         PUT(l, "att", "btc", a.att, B, T, C);
         PUT(l, "x_mid", "btc", a.x_mid, B, T, C);
         PUT(l, "fc", "btc", a.fc, B, T, 4*C);
@@ -70,7 +70,7 @@ static void check_flat(const Config *c, const float *x, const char *before, cons
 static void check_micro_batch(Model *m, const int *inputs, const int *targets, int B, int T) {
     fprintf(check_out, "case forward, B=%d T=%d, %d heads\n", B, T, m->c.NH);
     model_forward(m, inputs, B, T, 0);
-    check_kept(m, B, T);
+    check_kept(m, B, T, 0);
     fprintf(check_out, "case backward, B=%d T=%d, %d heads\n", B, T, m->c.NH);
     classifier_loss_and_gradient(m, targets, 1.0f / (B*T), B, T);
     model_backward(m, inputs, B, T);
@@ -96,9 +96,9 @@ static void check_generate(Model *m, const int *tokens, int T) {
         end = past > 0 ? past + 1 + past % 3 : (T + 1) / 2;
         if (end > T) end = T;
         fprintf(check_out, "case generation, %d rows are past, %d new\n", past, end - past);
-        model_forward(m, tokens, 1, end, past);
-        check_kept(m, 1, end);
-        PUT(OUTSIDE, "logits", "v", model_logits(m, end - 1), m->c.V);
+        model_forward(m, tokens + past, 1, end - past, past);
+        check_kept(m, 1, end - past, past);
+        PUT(OUTSIDE, "logits", "v", model_logits(m, end - past - 1), m->c.V);
     }
 }
 

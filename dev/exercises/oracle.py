@@ -147,9 +147,11 @@ class Problem:
     def hint(self, *kinds):
         return next((HINTS[self.name][k] for k in kinds if k in HINTS[self.name]), AS_BEFORE)
 
-    def kept(self, seen, rows):
+    def kept(self, seen, rows, past=0):
+        """Of rows past ... rows-1; the queries, keys and values of all rows."""
         for key, value in seen.items():
-            yield key, value[:, :rows], self.hint(key.split(".")[-1])
+            first = 0 if key.endswith("qkv") else past
+            yield key, value[:, first:rows], self.hint(key.split(".")[-1])
 
     def micro_batch(self, i, total):
         """Of one micro-batch; its gradients are added to `total`."""
@@ -183,8 +185,9 @@ class Problem:
         seen, logits = run_model(self.name, self.params, self.tokens[:1, :self.T], self.cfg)
         rows = 0
         while rows < self.T:
-            rows = min(self.T, rows + 1 + rows % 3 if rows else (self.T + 1) // 2)
-            yield from self.kept(seen, rows)
+            past = rows
+            rows = min(self.T, past + 1 + past % 3 if past else (self.T + 1) // 2)
+            yield from self.kept(seen, rows, past)
             yield "logits", logits[0, rows - 1], self.hint("logits")
 
 

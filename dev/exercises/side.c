@@ -92,8 +92,8 @@ static void extend_three_times(KeptRows to, const float *params, const int *toke
                 cached |= x >= m->acts[l].qkv && x < m->acts[l].qkv + (size_t)from*3*C;
             if (!cached) *x = SKIPPED;
         }
-        model_forward(m, tokens, 1, ends[i], from);
-        memcpy(to.logits + i*V, model_logits(m, ends[i] - 1), V * sizeof(float));
+        model_forward(m, tokens + from, 1, ends[i] - from, from);
+        memcpy(to.logits + i*V, model_logits(m, ends[i] - from - 1), V * sizeof(float));
         past = ends[i];
     }
     memcpy(to.x_in, m->x_in, n * sizeof(float));

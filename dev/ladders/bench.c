@@ -99,9 +99,7 @@ static void residual_part(Bench *b) {
 }
 
 static void classifier_part(Bench *b) {
-    Model *m = &b->m;
-    classifier_backward(m->dbranch, m->dw.wte, m->loss, m->lse, m->logits, m->lnf, m->w.wte,
-                        b->targets, 1.0f / (float)b->N, b->N, m->logit_rows, m->c.C, m->c.V, m->Vp);
+    classifier_loss_and_gradient(&b->m, b->targets, 1.0f / (float)b->N, b->B, b->T);
 }
 
 static void norm_part(Bench *b) { gradients_squares(&b->m); }

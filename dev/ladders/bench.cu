@@ -225,16 +225,13 @@ static const Part parts[] = {
         linear_residual_forward(s->a.x_out, s->a.x_mid, s->a.gelu, s->w.mlp_proj_w,
                                 s->w.mlp_proj_b, s->N, 4*s->C, s->C, s->g); } },
     { "classifier, both ways", 0, 1, classifier_work, [](const Site *s) {
-        Model *m = s->m;
-        classifier_backward(m->dx_branch, m->dw.wte, m->loss, m->lse, m->logits, m->lnf, m->w.wte,
-                            m->batch.targets, m->batch.scale, s->N, m->logit_rows, s->C, m->c.V,
-                            m->padded.V, s->g); } },
+        classifier_launch(s->m, s->N, TRAIN); } },
     { "  cross-entropy in it", INSIDE, 1, xent_work, [](const Site *s) {
         Model *m = s->m;
         for (size_t n = 0; n < s->N; n += m->logit_rows)
-            xent_forward_backward(m->loss + n, m->lse + n, m->logits, m->batch.targets + n,
-                                  m->batch.scale, min_size(m->logit_rows, s->N - n), m->c.V,
-                                  m->padded.V, s->g); } },
+            xent_launch(m->loss + n, m->lse + n, m->logits, m->logits, m->batch.targets + n,
+                        m->batch.scale, min_size(m->logit_rows, s->N - n), m->c.V, m->padded.V,
+                        s->g); } },
     { "mlp_proj and gelu, data", 1, 0, rows_work<1, 4, 4>, [](const Site *s) {   // reads fc
         gelu_linear_backward_data(s->m->dfc, s->d.fc_b, s->m->dx, s->a.fc, s->w.mlp_proj_w, s->N,
                                   4*s->C, s->C, s->g); } },

@@ -9,8 +9,9 @@ static const Config SMALL = { .L = 4, .NH = 4, .C = 128, .V = V, .P = T };
 static double feed(Model *m, const int *tokens, bool cached, float *logits) {
     double start = seconds_now();
     for (int t = 0; t < T; t++) {
-        model_forward(m, tokens, 1, t + 1, cached ? t : 0);
-        memcpy(logits + t*V, model_logits(m, t), V * sizeof *logits);
+        int past = cached ? t : 0;
+        model_forward(m, tokens + past, 1, t + 1 - past, past);
+        memcpy(logits + t*V, model_logits(m, t - past), V * sizeof *logits);
     }
     return seconds_now() - start;
 }

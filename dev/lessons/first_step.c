@@ -1,5 +1,5 @@
 // One update of a tiny model, stage by stage, with numbers that a beginner can check by hand:
-// make first-step. The stages are those of train_step in train_gpt2.c.
+// make lesson. The stages are those of train_step in train_gpt2.c.
 #include "lesson.h"
 
 static const char TEXT[] = "banana", LETTERS[] = "abn";
@@ -106,8 +106,8 @@ static void show_more(Model *m, const int *inputs, const int *targets, double fi
     }
     int text[T + 1] = { inputs[0] };
     for (int t = 0; t < T; t++) {
-        model_forward(m, text, 1, t + 1, t);
-        const float *score = model_logits(m, t);
+        model_forward(m, text + t, 1, 1, t);
+        const float *score = model_logits(m, 0);
         for (int v = 1; v < V; v++) if (score[v] > score[text[t + 1]]) text[t + 1] = v;
     }
     printf("\n   Given b, it now writes the likeliest letter, reads it, and goes on:  ");

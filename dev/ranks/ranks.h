@@ -329,7 +329,7 @@ void comm_group(Comm *c, Comm *whole, int size, int stride);
 // ==== tensor.c ===================================================================================
 // Tensor parallelism: n ranks of a group compute the same sequences together, and each holds 1/n of
 // every large matrix (Megatron-LM, Shoeybi et al. 2019, arXiv 1909.08053). tensor.c has a picture;
-// the model cut across ranks is in tensor_model.h.
+// tensor_model.cu has the kernels for a GPU.
 //
 // Ranks that follow one another form a tensor group. Ranks with equal places in their groups hold
 // the same share of the model; they form a data group, across which all of zero.c works as it does
@@ -340,7 +340,7 @@ void comm_group(Comm *c, Comm *whole, int size, int stride);
 //
 // Files hold the whole model: tp_copy_bucket cuts what is loaded, and puts together what is saved.
 // Blocks call tp_sum and tp_sum_rows (branch_project and branch_is_read of both trainers); embedding
-// and classifier are cut in tensor_model.h.
+// and cross-entropy have forms of their own.
 // =================================================================================================
 
 typedef struct {
@@ -351,7 +351,7 @@ typedef struct {
     Config own;                            // a rank's share: the same sizes on all ranks
     Slice words;                           // this rank's words; rows of wte beyond them are 0
     // Scratch, in CPU memory
-    float *parts;                          // tp_xent's (size+1,3,rows); or logits (size+1,V)
+    float *parts;                          // of losses (size+1,3,rows); or logits (size+1,V)
     int *targets;                          // (N) targets as columns of this rank's logits
 } TpGroup;
 
@@ -379,12 +379,6 @@ void tp_sum_rows(const TpGroup *g, float *out, const float *b, size_t N, int C);
 // all (size,n) = each rank's own (n), in the order of the ranks; on a GPU, in its memory.
 void tp_collect(const TpGroup *g, float *all, const float *own, size_t n);
 
-// The cross-entropy of N rows from three numbers a row and rank: its largest logit (-INFINITY if it
-// has no words), its sum of e^(logit - largest), and the target's logit, or 0 on the ranks that do
-// not have that word. parts (size+1,3,N): this rank's stand at the end; those of all come first.
-//   loss, lse (N)   lse[n] = log sum exp over all words; loss[n] = lse[n] - the target's logit
-void tp_xent(float *loss, float *lse, float *parts, const TpGroup *g, size_t N);
-
 // ---- the vocabulary ----
 
 // The row of wte, and the column of the logits, of a word; -1: another rank has it.
@@ -394,6 +388,19 @@ void tp_rows(int *rows, const int *tokens, size_t N, const TpGroup *g);
 // The columns of N targets in this rank's logits: words.count, a column of padding, for the words
 // of other ranks. Valid until the next call.
 const int *tp_targets(const TpGroup *g, const int *target, size_t N);
+
+// On a CPU, in place of the functions of train_gpt2.c without tp_; a group's ranks call them together.
+// A rank gives the rows of its own words, and zeros for the others, and has the logits of its own.
+void tp_embedding_forward(float *x, const int *token, const float *wte, const float *wpe,
+                          const TpGroup *g, int B, int T, int C);
+void tp_embedding_backward(float *dwte, float *dwpe, const float *dx, const int *token,
+                           const TpGroup *g, int B, int T, int C);
+
+// Losses over the words of all ranks. xent_backward follows as it stands: where the target is
+// another rank's word it writes to column words.count, which no product reads.
+//   logits (N,Vp)   target: tp_targets   loss, lse (N)
+void tp_xent_forward(float *loss, float *lse, const float *logits, const int *target,
+                     const TpGroup *g, size_t N, int Vp);
 
 // Lays out the scratch for N tokens, whose logits are computed so many rows at a time.
 void tp_carve(TpGroup *g, Memory *mem, size_t N, size_t rows);

@@ -43,7 +43,7 @@
 //                   Then a tp_sum.
 //     classifier    each rank has the logits of its own words. The cross-entropy needs three
 //                   numbers a token from each rank: the largest of its logits, the sum of
-//                   e^(logit - largest), and the target's logit or 0 (tp_xent). No rank holds
+//                   e^(logit - largest), and the target's logit or 0 (xent_parts). No rank holds
 //                   all logits.
 //     its backward  dx is a sum over all words, so a term from each rank: a tp_sum.
 //
@@ -54,6 +54,7 @@
 // LayerNorms, wpe and the biases of the layers by rows are on every rank. All ranks of a group have
 // the same gradients for these, bit for bit, and so make the same updates. In the gradient's norm
 // they count once, on the group's rank 0 (tp_counts).
+#include "../cpu/cpu.h"
 #include "ranks.h"
 
 #ifndef TP_ALWAYS
@@ -102,22 +103,6 @@ void tp_collect(const TpGroup *g, float *all, const float *own, size_t n) {
     else comm_wait(g->comm, comm_collect_there(g->comm, all, own, n * sizeof *own));
 }
 
-void tp_xent(float *loss, float *lse, float *parts, const TpGroup *g, size_t N) {
-    size_t size = (size_t)g->size;
-    tp_collect(g, parts, parts + size*3*N, 3*N);
-    for (size_t n = 0; n < N; n++) {
-        float hi = -INFINITY, sum = 0.0f, right = 0.0f;
-        for (size_t r = 0; r < size; r++) hi = fmaxf(hi, parts[r*3*N + n]);
-        for (size_t r = 0; r < size; r++) {
-            const float *part = parts + r*3*N + n;
-            sum += part[N] * expf(part[0] - hi);
-            right += part[2*N];
-        }
-        lse[n] = hi + logf(sum);
-        loss[n] = lse[n] - right;
-    }
-}
-
 // ---- the vocabulary ----
 
 int tp_row(const TpGroup *g, int token) {
@@ -134,6 +119,72 @@ const int *tp_targets(const TpGroup *g, const int *target, size_t N) {
     for (size_t n = 0; n < N; n++)
         if (g->targets[n] < 0) g->targets[n] = (int)g->words.count;
     return g->targets;
+}
+
+// ---- embedding and cross-entropy: to read beside those of train_gpt2.c ----
+
+void tp_embedding_forward(float *x, const int *token, const float *wte, const float *wpe,
+                          const TpGroup *g, int B, int T, int C) {
+    size_t N = (size_t)B*T;
+    #pragma omp parallel for
+    for (size_t n = 0; n < N; n++) {
+        int row = tp_row(g, token[n]);
+        const float *word = wte + (row < 0 ? 0 : (size_t)row*C), *position = wpe + n % T * C;
+        for (int c = 0; c < C; c++) x[n*C + c] = row < 0 ? 0.0f : word[c] + position[c];
+    }
+    tp_sum(g, x, N*C);
+}
+
+void tp_embedding_backward(float *dwte, float *dwpe, const float *dx, const int *token,
+                           const TpGroup *g, int B, int T, int C) {
+    int strips = thread_count();
+    size_t N = (size_t)B*T;
+    #pragma omp parallel for
+    for (int s = 0; s < strips; s++) {
+        int begin = strip_begin(C, s, strips), end = strip_begin(C, s + 1, strips);
+        for (size_t n = 0; n < N; n++) {
+            int row = tp_row(g, token[n]);
+            for (int c = begin; row >= 0 && c < end; c++) dwte[(size_t)row*C + c] += dx[n*C + c];
+            for (int c = begin; c < end; c++) dwpe[n % T * C + c] += dx[n*C + c];
+        }
+    }
+}
+
+// parts (3,N): of each row of logits (N,Vp) its largest of V (-INFINITY if V is 0), the sum of
+// e^(logit - largest), and the target's logit, or 0 if target[n] is V: another rank's word.
+static void xent_parts(float *parts, const float *logits, const int *target, size_t N, int V,
+                       int Vp) {
+    #pragma omp parallel for
+    for (size_t n = 0; n < N; n++) {
+        const float *x = logits + n*Vp;
+        float hi = -INFINITY, sum = 0.0f;
+        #pragma omp simd reduction(max:hi)
+        for (int v = 0; v < V; v++) hi = x[v] > hi ? x[v] : hi;
+        #pragma omp simd reduction(+:sum)
+        for (int v = 0; v < V; v++) sum += exp_fast(x[v] - hi);
+        parts[n] = hi;
+        parts[N + n] = sum;
+        parts[2*N + n] = target[n] < V ? x[target[n]] : 0.0f;
+    }
+}
+
+void tp_xent_forward(float *loss, float *lse, const float *logits, const int *target,
+                     const TpGroup *g, size_t N, int Vp) {
+    size_t size = (size_t)g->size;
+    float *all = g->parts, *own = all + size*3*N;
+    xent_parts(own, logits, target, N, (int)g->words.count, Vp);
+    tp_collect(g, all, own, 3*N);
+    for (size_t n = 0; n < N; n++) {
+        float hi = -INFINITY, sum = 0.0f, right = 0.0f;
+        for (size_t r = 0; r < size; r++) hi = fmaxf(hi, all[r*3*N + n]);
+        for (size_t r = 0; r < size; r++) {
+            const float *part = all + r*3*N + n;
+            sum += part[N] * expf(part[0] - hi);
+            right += part[2*N];
+        }
+        lse[n] = hi + logf(sum);
+        loss[n] = lse[n] - right;
+    }
 }
 
 void tp_carve(TpGroup *g, Memory *mem, size_t N, size_t rows) {

@@ -74,28 +74,13 @@ static size_t xent_shared_rows(const TpGroup *group) {
     return SCRATCH_FLOATS * sizeof(float) / (group->size * sizeof(RowPart));
 }
 
-// ---- classifier: a rank has the logits of its own words ----
-
-// classifier_forward, and with TRAIN classifier_backward.
-static void tp_classifier(Model *m, size_t N, Use use) {
-    const TpGroup *group = &m->params.tp;
-    Gpu *g = m->gpu;
-    int C = m->c.C, Vn = (int)group->words.count, Vp = m->padded.V;
-    real *wte = m->w.wte, *dx = m->dx_branch, *logits = m->logits, *dlogits = NULL;
-    if (use == TRAIN) dlogits = logits;
-    for (size_t n = 0; n < N; n += m->logit_rows) {
-        size_t some = min_size(m->logit_rows, N - n);
-        const int *target = m->batch.targets + n;
-        Mat x = rows_of(m->lnf + n*C, C);
-        RowPart *all = (RowPart *)g->scratch, *own = all + group->index*some;
-        matmul(logits, Vp, x, transpose_of(wte, C), some, Vp, C, WRITE, g);
-        xent_part(own, logits, target, some, Vn, Vp, g->stream);
-        if (group->size > 1) tp_collect(group, &all->hi, &own->hi, 3*some);
-        xent_from_parts(m->loss + n, m->lse + n, dlogits, logits, target, m->batch.scale, all,
-                        group->size, some, Vn, Vp, g->stream);
-        if (use == INFER) continue;
-        matmul(dx + n*C, C, rows_of(logits, Vp), rows_of(wte, C), some, C, Vp, WRITE, g);
-        matmul(m->dw.wte, C, transpose_of(logits, Vp), x, Vp, C, some, ADD, g);
-    }
-    if (use == TRAIN) tp_sum(group, dx, N*C);                // a term from each rank's words
+// As xent_launch, for ranks of which each has the logits of V words of its own.
+static void tp_xent_launch(float *loss, float *lse, real *dlogits, const real *logits,
+                           const int *target, const float *scale, const TpGroup *group, size_t N,
+                           int V, int Vp, Gpu *g) {
+    RowPart *all = (RowPart *)g->scratch, *own = all + group->index*N;
+    xent_part(own, logits, target, N, V, Vp, g->stream);
+    if (group->size > 1) tp_collect(group, &all->hi, &own->hi, 3*N);
+    xent_from_parts(loss, lse, dlogits, logits, target, scale, all, group->size, N, V, Vp,
+                    g->stream);
 }

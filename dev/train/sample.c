@@ -51,8 +51,8 @@ void generate(Run *r, Rng *rng, int n, int max_new, FILE *out) {
             done = 0;
         }
         if (ranks_join_samples(r) ? stop_is_asked(r) : *stop_signal() != 0) break;
-        model_forward(r->model, text, 1, n, done);
-        const float *logits = model_logits(r->model, n - 1);
+        model_forward(r->model, text + done, 1, n - done, done);
+        const float *logits = model_logits(r->model, n - done - 1);
         done = r->spec.recompute == RECOMPUTE_NONE ? n : 0;
         int id = sample_token(&r->sampler, logits, r->spec.c.V, rng);
         if (id == tok->eot && tok->vocab_size > 0) break;

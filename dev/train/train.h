@@ -71,15 +71,15 @@ void model_free(Model *m);
 
 Params *model_params(Model *m);
 
-// Runs tokens (B,T) through the blocks. In generation (B = 1) `past` of them were run before, and
-// the key/value cache holds those; in training it is 0.
+// Runs tokens (B,T) through the blocks. In generation (B = 1) they follow `past` tokens that were run
+// before, whose keys and values the cache holds; in training it is 0.
 void model_forward(Model *m, const int *tokens, int B, int T, int past);
 
 // After model_forward: writes the loss in nats of each of N = B*T tokens to `each` (N), in the
 // CPU's memory. Returns the sum of the losses.
 double model_loss(Model *m, float *each, const int *targets, size_t N);
 
-// After model_forward of one sequence: the logits (V) of the token after row t, in the CPU's
+// After model_forward of one sequence: the logits (V) of the token after tokens[t], in the CPU's
 // memory, valid until the next call. With tensor parallelism all ranks call it together.
 const float *model_logits(Model *m, int t);
 void clear_grads(Model *m);

@@ -3,7 +3,7 @@
 // The emulator compiles the C++ side of every #ifdef EMULATOR, with a C++ compiler. A GPU gets the
 // other side, through nvcc, as PTX: the text of a machine that is like a GPU, which ptxas or the
 // driver turns into a GPU's own code. Here that text is executed, instruction by instruction.
-// `make ptx` does all this; by hand:
+// `make test PART=ptx` does all this; by hand:
 //
 //     nvcc -ptx -lineinfo -arch=compute_90 ... FILE.cu -o FILE.ptx
 //     c++ -DEMULATOR_PTX -rdynamic (as for the emulator) the .cpp files of this folder -ldl -o FILE

@@ -5,9 +5,9 @@
 static void block_forward(Model *m, Block w, BlockActs a, int B, int T, int past) {
     int C = m->c.C;
     size_t N = (size_t)B*T;
-    float *sum1 = a.ln1, *sum2 = a.ln2;
-    linear_forward(a.qkv, a.x, w.qkv_w, w.qkv_b, N, C, 3*C);
-    attention_forward(a.att, a.att_lse, m->scratch, a.qkv, B, T, past, C, m->c.NH);
+    float *sum1 = a.ln1, *sum2 = a.ln2, *qkv = a.qkv + (size_t)past*3*C;
+    linear_forward(qkv, a.x, w.qkv_w, w.qkv_b, N, C, 3*C);
+    attention_forward(a.att, a.att_lse, m->scratch, qkv, B, T, past, C, m->c.NH);
     linear_forward(m->branch, a.att, w.att_proj_w, w.att_proj_b, N, C, C);
     residual_forward(sum1, a.x, m->branch, N*C);
     layernorm_forward(a.x_mid, a.ln1_mean, a.ln1_rstd, sum1, w.ln1_gain, w.ln1_bias, N, C);
