@@ -12,8 +12,8 @@
 set -e
 cd "$(dirname "$0")/.."
 model=${MODEL_DIR:-data/gpt2} text=${TEXT:-data/tinyshakespeare.txt}
-[ -n "${MODEL_DIR:-}" ] || [ -f "$model/model.safetensors" ] || dev/data/fetch_gpt2.sh
-[ -n "${TEXT:-}" ] || [ -f "$text" ] || dev/data/fetch_shakespeare.sh
+[ -n "${MODEL_DIR:-}" ] || [ -f "$model/model.safetensors" ] || dev/data/fetch.sh gpt2
+[ -n "${TEXT:-}" ] || [ -f "$text" ] || dev/data/fetch.sh shakespeare
 [ ! -d "$model/latest" ] || model=$model/latest        # a run of this trainer
 
 # flag NAME DEFAULT FLAGS...: the value of a flag; the last one wins.

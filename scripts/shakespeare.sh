@@ -11,7 +11,7 @@ set -e
 cd "$(dirname "$0")/.."
 text=data/tinyshakespeare.txt
 case "${1:-}" in
-    "" | --*) [ -f "$text" ] || dev/data/fetch_shakespeare.sh ;;
+    "" | --*) [ -f "$text" ] || dev/data/fetch.sh shakespeare ;;
     *) text=$1 && shift ;;
 esac
 make -s

@@ -156,7 +156,7 @@ refused "put it at data/gpt2/config.json" scripts/finetune_shakespeare.sh --step
 end scripts_finetune_says_what_it_lacks
 
 if [ ! -f "$vocabulary" ]; then
-    skip scripts_finetune "needs $vocabulary (dev/data/fetch_gpt2_vocab.sh)"
+    skip scripts_finetune "needs $vocabulary (dev/data/fetch.sh vocabulary)"
     exit $failed
 fi
 
