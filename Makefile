@@ -410,7 +410,7 @@ $(BUILD)/cuda/test_gpt2-%: tests/test_gpt2.cu train_gpt2.cu $(REFERENCE) $(BUILD
 
 # A test runs for a moment: it is compiled without optimizing, but for those that run longer than a
 # compiler. OPTIMIZED=-O3: as a user builds the kernels.
-OPTIMIZED = $(if $(filter checkpoint dataloader layers noise tales zero,$*),-O2,\
+OPTIMIZED = $(if $(filter checkpoint dataloader layers tales zero,$*),-O2,\
             $(if $(filter model,$*),-O1,-O0))
 $(BUILD)/test_%: tests/test_%.c $(BUILD)/library.a
 	$(CC) $(FLAGS:-O3=$(OPTIMIZED)) -MMD -MP -MF $@.d $< $(BUILD)/library.a -o $@ -lm

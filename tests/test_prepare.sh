@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # prepare, as a user runs it: what it writes, and one refusal of each kind. What its tokens are is
-# in test_tokenizer and test_tiktoken, what JSON lines are in test_jsonl. PREPARE names another
+# in test_tokenizer and test_tiktoken, what JSON lines are in test_texts. PREPARE names another
 # binary.
 . "$(dirname "$0")/tools.sh"
 
@@ -318,7 +318,7 @@ wait
 for from in pipe stdin; do check "from $from" diff -r "$dir/from_file" "$dir/from_$from"; done
 end text_from_pipes
 
-{ cat "$dir/words.txt"; printf '\337 sch\366n'; } > "$dir/odd"        # test_scan has NULs, too
+{ cat "$dir/words.txt"; printf '\337 sch\366n'; } > "$dir/odd"        # test_texts has NULs, too
 check "a text in Latin-1" "$prepare" text "$dir/odd" "$dir/words.txt" --out "$dir/odd.d"
 same "lines about it" "$(lines "$dir/stderr")" 1
 grep -q "odd: byte $(wc -c < "$dir/words.txt") is not UTF-8, and 2 in all are; .* LATIN1" \

@@ -5,7 +5,6 @@
 #include "../dev/base/rng.h"
 #include "files.h"
 #include "test.h"
-#include "tokenizers.h"
 
 static WordCounts counts_of(const char *text, size_t n) {
     WordCounts counts = { NULL, 0, 0, NULL, 0, 0, NULL, 0 };
