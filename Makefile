@@ -162,7 +162,7 @@ RUN_windows   = LONG=1 tests/run.sh tests/test_windows.sh
 NEEDS_soak    = $(PROGRAMS) $(WITH_MPI)
 RUN_soak      = tests/soak.sh
 NEEDS_fuzz    = $(PROGRAMS)
-RUN_fuzz      = tests/fuzz/run.sh
+RUN_fuzz      = RUNS=$(or $(RUNS),100000) FUZZ_DIR=$(BUILD)/fuzz tests/run.sh tests/test_fuzz.sh
 
 ifndef PART
 test:                            ## the trainer and its data path, a minute; PART=c gpu windows soak fuzz: others

@@ -1,5 +1,5 @@
 // The tokenizer: words, places to cut, and files of every kind. tests/test_tiktoken.py compares
-// words, merges and training with the libraries, tests/fuzz/fuzz_tokenizer.c damages files.
+// words, merges and training with the libraries, tests/fuzz.c damages files.
 #include "../dev/data/bpe.c"
 #include "../dev/data/tokenizer.c"
 #include "../dev/base/rng.h"
