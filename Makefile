@@ -149,7 +149,7 @@ WITH_MPI := $(if $(HAVE_MPI),$(BUILD)/train_gpt2-mpi $(BUILD)/bench_comm)
 # `make test` is for whoever changes the trainer: what reads its source, and its two programs. An MPI
 # or emulated trainer may be left from an older `make test-all`: it is not looked at.
 CPU_LADDERS := $(BUILD)/ladder $(BUILD)/attention-cpu $(BUILD)/bench
-SHORT := $(TESTS) $(patsubst %,tests/test_%.sh,prepare resume run train)
+SHORT := $(TESTS) $(patsubst %,tests/test_%.sh,prepare resume train)
 WITHOUT = TRAIN_MPI=none TRAIN_GPU=none EMULATED=none
 
 # What a part of the tests needs, and runs.

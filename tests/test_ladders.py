@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The ladders of GPUs: every rung is right, and a wrong one is found; dev/cuda/counted.md has the
-tables of counts that the programs print.
+"""The ladders: every rung is right, and a wrong one is found; dev/cuda/counted.md has the tables of
+counts that those of GPUs print.
 
     LONG=1 tests/test_ladders.py        all ladders, not only one of them
 """
@@ -160,6 +160,51 @@ def test_ladder_refuses():
     build()
     status, _, err = run(PROGRAMS[0], "chek")
     assert status == 1 and err.count("\n") == 1 and err.startswith("ladder: usage: "), err
+
+
+# ---- the ladders of CPUs, matmul.c and attention.c ----
+
+CPU_LADDERS = ["ladder", "attention-cpu"]
+SMALL = ["67", "13", "37"]             # too small for a time that means anything
+
+
+def cpu_ladder(name, *arguments, threads=1):
+    return run("env", f"OMP_NUM_THREADS={threads}", "build/" + name, *arguments)
+
+
+def test_cpu_ladders_agree():
+    """Whatever the number of threads."""
+    for name in CPU_LADDERS:
+        for threads in 1, 2, 3:
+            status, out, err = cpu_ladder(name, "check", threads=threads)
+            assert status == 0 and re.match(r"\d+ rungs agree", out), out + err
+
+
+def test_cpu_ladders_print_a_table():
+    """A line for each rung, its numbers all above 0; an idea for each; and where to go on."""
+    for name in CPU_LADDERS:
+        out = succeed("build/" + name, *SMALL)
+        rungs = int(re.search(r"^(\d+) rungs agree", out, re.M)[1])
+        table = out[re.search(r"^rung .*\n", out, re.M).end():]
+        assert len(re.findall(r"[a-z0-9]  .*[0-9]\.[0-9]", table)) == rungs, table
+        assert not re.search("nan|inf", out, re.I), out
+        assert len(re.findall(r"^\d+\. [^:]+: ", out, re.M)) == rungs, "not an idea for each rung"
+        assert re.search(r"^% of peak .*registers", out, re.M), "% of peak is not explained"
+        assert re.match(r"Next: lesson \d+.*`make ladder OP=", out.splitlines()[-1]), "no Next:"
+
+
+def test_cpu_ladders_say_that_they_are_busy():
+    """More threads than cores cannot get the time they ask for."""
+    for name in CPU_LADDERS:
+        _, out, err = cpu_ladder(name, *SMALL, threads=4 * os.cpu_count())
+        assert re.search(r"^BUSY: \d+ threads got \d+% of the time", out + err, re.M), out[-300:]
+
+
+def test_cpu_ladders_refuse():
+    for name in CPU_LADDERS:
+        for arguments in ["chek"], ["8", "8"], ["8", "8", "8x"]:
+            status, _, err = cpu_ladder(name, *arguments)
+            assert status == 1 and err.count("\n") == 1 and err.startswith(name + ": "), err
 
 
 if __name__ == "__main__":

@@ -188,7 +188,7 @@ def test_a_false_claim_fails():
     done = subprocess.run([sys.executable, "-B", "-c", script], cwd=ROOT, capture_output=True,
                           text=True, check=False)
     assert done.returncode == 1 and done.stdout == "FALSE  x\n", done
-    assert re.search(r"if \(!holds\) exit\(1\);", read("dev", "lessons", "claim.h"))
+    assert re.search(r"if \(!holds\) exit\(1\);", read("dev", "lessons", "lesson.h"))
 
 
 def test_functions_that_pages_name_exist():
