@@ -69,7 +69,7 @@ def test_web_bits_are_those_of_gcc_and_clang():
         output("dev/web/build.sh", modules[-1])
     for (updates, sizes), cc in zip(SIZES, ["gcc", "clang"]):
         flags = [*sizes.split(), *COMMON]
-        hashes = {cc: output("scripts/web_hash.sh", updates, *flags, CC=cc)}
+        hashes = {cc: output("dev/web/build.sh", "--hash", updates, *flags, CC=cc)}
         hashes.update((wasm, hash_in_node(wasm, updates, flags)) for wasm in modules)
         assert len(set(hashes.values())) == 1, hashes
         other = hash_in_node(race.WASM, updates, [*flags, "--seed", "2"])
@@ -158,8 +158,8 @@ def test_web_race():
         assert not tab.errors and not tab.requests, (tab.errors, tab.requests)
     finally:
         tab.close()
-    assert command[0] == "scripts/web_hash.sh", command
-    again = hash_in_node(race.WASM, command[1], command[2:])
+    assert command[:2] == ["dev/web/build.sh", "--hash"], command
+    again = hash_in_node(race.WASM, command[2], command[3:])
     assert again == found, f"the page shows {found}, {' '.join(command)} is {again}"
 
 
