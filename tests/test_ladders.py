@@ -6,7 +6,6 @@ counts that those of GPUs print.
 """
 import functools
 import glob
-import importlib.util
 import os
 import re
 import shutil
@@ -16,12 +15,14 @@ import tempfile
 
 sys.dont_write_bytecode = True   # before the next line, so that it leaves no __pycache__
 import testing
+from testing import ROOT, run as succeed
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-ENVIRONMENT = {k: v for k, v in os.environ.items()
-               if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "OP", "BUILD", "PRECISION")}
-ENVIRONMENT["OMP_WAIT_POLICY"] = "passive"
-ENVIRONMENT["OMP_NUM_THREADS"] = "1"      # an atomicAdd that must try again is counted twice
+sys.path.insert(1, os.path.join(ROOT, "scripts"))
+import ladder_table as SCRIPT
+
+for variable in "MAKEFLAGS", "MFLAGS", "MAKELEVEL", "OP", "BUILD", "PRECISION":
+    os.environ.pop(variable, None)
+os.environ["OMP_NUM_THREADS"] = "1"       # an atomicAdd that must try again is counted twice
 LADDERS = sorted(os.path.basename(path)[:-3] for path in glob.glob(ROOT + "/dev/ladders/*.cu")
                  if '#include "ladder.cu"' in open(path, encoding="utf-8").read())
 OPERATIONS = LADDERS if os.environ.get("LONG") else ["layernorm"]
@@ -29,15 +30,8 @@ PROGRAMS = ["build/counted/" + name for name in OPERATIONS]
 
 
 def run(*command):
-    done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True,
-                          check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout, done.stderr
-
-
-def succeed(*command):
-    status, out, err = run(*command)
-    assert status == 0, f"{' '.join(command)}: {err.strip() or out.strip()}"[-500:]
-    return out
 
 
 @functools.lru_cache()
@@ -53,16 +47,6 @@ def printed(name):
     return succeed("build/counted/" + name)
 
 
-def load_script():
-    spec = importlib.util.spec_from_file_location("ladder_table", ROOT + "/scripts/ladder_table.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-SCRIPT = load_script()
-
-
 # ---- each rung is right, and a wrong one is found ----
 
 def test_ladders_agree():
@@ -74,8 +58,7 @@ def test_ladders_agree():
 
 def check_of(name, change, *flags):
     """What a ladder's check says, its source changed, without counters: (status, stderr)."""
-    with open(f"{ROOT}/build/dev/ladders/{name}.cu.cpp", encoding="utf-8") as f:
-        source = change(f.read())
+    source = change(testing.read(f"build/dev/ladders/{name}.cu.cpp"))
     with tempfile.TemporaryDirectory() as folder:
         with open(folder + "/ladder.cpp", "w", encoding="utf-8") as f:
             f.write(source)
@@ -126,9 +109,7 @@ def test_ladders_find_a_wrong_rung():
 
 def test_ladders_page():
     build()
-    with open(SCRIPT.PAGE, encoding="utf-8") as f:
-        page = f.read()
-    there = page.split(SCRIPT.BEGIN)[1].split(SCRIPT.END)[0].strip("\n") + "\n"
+    there = testing.read(SCRIPT.PAGE).split(SCRIPT.BEGIN)[1].split(SCRIPT.END)[0].strip("\n") + "\n"
     tables = [SCRIPT.table(printed(name)) for name in OPERATIONS]
     for name, text in zip(OPERATIONS, tables):
         assert text in there, f"dev/cuda/counted.md: {name} is not what make ladder TABLE=1 writes"
@@ -138,8 +119,7 @@ def test_ladders_page():
 
 def test_ladders_explain_themselves():
     """Each rung's idea, the columns, and a target that exists to go on with."""
-    with open(ROOT + "/Makefile", encoding="utf-8") as f:
-        makefile = f.read()
+    makefile = testing.read("Makefile")
     for name in OPERATIONS:
         out = printed(name)
         columns = out.split("\nColumns\n")[1]

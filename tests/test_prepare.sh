@@ -10,12 +10,8 @@ check() {                                   # check WHAT COMMAND...: the command
 }
 # refused WORDS ARGS...: one line on stderr that holds the words, status 1, nothing in $dir/no.
 refused() {
-    words=$1; shift
-    "$prepare" "$@" > "$dir/stdout" 2> "$dir/stderr" < "${input:-/dev/null}"
-    same "status of '$*'" $? 1
-    same "lines of '$*'" "$(wc -l < "$dir/stderr" | tr -d ' ')" 1
+    one_line "$1" "$prepare" "${@:2}"
     grep -q "^prepare: " "$dir/stderr" || note "'$*' does not name the program"
-    grep -qF -e "$words" "$dir/stderr" || note "'$*' says: $(cat "$dir/stderr")"
     [ ! -e "$dir/no" ] || note "'$*' left a directory"
 }
 ints() { od -An -v -t d4 -N $((4 * $2)) "$1" | tr -s ' \n' '  ' | sed 's/^ //; s/ $//'; }

@@ -40,9 +40,7 @@ refused() {                                 # refused WORDS ARGS...: one line, w
     grep -qF -e "$words" "$dir/stderr" || note "'$*' says: $(cat "$dir/stderr")"
 }
 # logged EVENT KEY RUN: of each such line of the run's log, on one line.
-logged() {
-    sed -n "s/^{\"event\":\"$1\".*\"$2\":\"*\([^\",}]*\).*/\1/p" "$dir/tree/$3/log.jsonl" | xargs
-}
+logged() { values "$1" "$2" "$dir/tree/$3" | xargs; }
 
 # ---- every script ----
 

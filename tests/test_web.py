@@ -39,10 +39,7 @@ trainGpt2(require("fs").readFileSync(wasm), flags).then(trainer => {
 
 
 def output(*command, **environment):
-    done = subprocess.run(list(map(str, command)), cwd=ROOT, capture_output=True, text=True,
-                          check=False, env={**os.environ, **environment})
-    assert done.returncode == 0, f"{command[:3]}: {done.stderr[:300]}"
-    return done.stdout.strip()
+    return testing.run(*command, **environment).strip()
 
 
 def need(program):

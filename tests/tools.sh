@@ -82,7 +82,7 @@ has_its_turn() { [ $(($1 % $2)) = 0 ]; }               # has_its_turn NUMBER N
 
 lines() { wc -l < "$1" | tr -d ' '; }
 run() {                                     # run COMMAND...: stdout, stderr, status
-    "$@" > "$dir/stdout" 2> "$dir/stderr" < /dev/null
+    "$@" > "$dir/stdout" 2> "$dir/stderr" < "${input:-/dev/null}"
     status=$?
 }
 works() {                                   # works COMMAND...: ends well
