@@ -149,7 +149,7 @@ WITH_MPI := $(if $(HAVE_MPI),$(BUILD)/train_gpt2-mpi $(BUILD)/bench_comm)
 # `make test` is for whoever changes the trainer: what reads its source, and its two programs. An MPI
 # or emulated trainer may be left from an older `make test-all`: it is not looked at.
 CPU_LADDERS := $(BUILD)/ladder $(BUILD)/attention-cpu $(BUILD)/bench
-SHORT := $(TESTS) $(patsubst %,tests/test_%.sh,prepare resume run train)
+SHORT := $(TESTS) $(patsubst %,tests/test_%.sh,prepare resume train)
 WITHOUT = TRAIN_MPI=none TRAIN_GPU=none EMULATED=none
 
 # What a part of the tests needs, and runs.
@@ -162,7 +162,7 @@ RUN_windows   = LONG=1 tests/run.sh tests/test_windows.sh
 NEEDS_soak    = $(PROGRAMS) $(WITH_MPI)
 RUN_soak      = tests/soak.sh
 NEEDS_fuzz    = $(PROGRAMS)
-RUN_fuzz      = tests/fuzz/run.sh
+RUN_fuzz      = RUNS=$(or $(RUNS),100000) FUZZ_DIR=$(BUILD)/fuzz tests/run.sh tests/test_fuzz.sh
 # What nvcc makes of the kernels, run on a CPU. A build is a precision and an architecture. On the
 # host's side only launches run, so it need not be optimized; PTX's integers wrap around.
 PTX_BUILDS ?= bf16-80 bf16-90 fp32-90
@@ -405,7 +405,7 @@ $(BUILD)/cuda/test_gpt2-%: tests/test_gpt2.cu train_gpt2.cu $(REFERENCE) $(BUILD
 
 # A test runs for a moment: it is compiled without optimizing, but for those that run longer than a
 # compiler. OPTIMIZED=-O3: as a user builds the kernels.
-OPTIMIZED = $(if $(filter checkpoint dataloader layers noise tales zero,$*),-O2,\
+OPTIMIZED = $(if $(filter checkpoint dataloader layers tales zero,$*),-O2,\
             $(if $(filter model,$*),-O1,-O0))
 $(BUILD)/test_%: tests/test_%.c $(BUILD)/library.a
 	$(CC) $(FLAGS:-O3=$(OPTIMIZED)) -MMD -MP -MF $@.d $< $(BUILD)/library.a -o $@ -lm

@@ -16,8 +16,8 @@
 #                      for the GPUs that --plan-gpu names
 #
 # Other flags are passed to train_gpt2cu and override the recipe: --micro-batch 64, for example.
-# Missing shards are fetched (dev/data/fetch_fineweb.sh). The loss curve goes to DIR/loss.png.
-# HellaSwag is measured at each checkpoint if dev/data/fetch_hellaswag.sh has fetched it.
+# Missing shards are fetched (dev/data/fetch.sh fineweb). The loss curve goes to DIR/loss.png.
+# HellaSwag is measured at each checkpoint if dev/data/fetch.sh hellaswag has fetched it.
 # LAUNCH is what starts the ranks instead of scripts/launch.sh: an mpirun, srun or torchrun with its
 # flags, as in dev/ranks/README.md.
 #
@@ -122,20 +122,20 @@ plan() {                                     # by whichever trainer is built
 perform make -s train_gpt2cu
 if [ -n "$fetches" ]; then
     data=(--data $folder --tokenizer data/gpt2.tiktoken)
-    [ -f data/gpt2.tiktoken ] || perform dev/data/fetch_gpt2_vocab.sh
+    [ -f data/gpt2.tiktoken ] || perform dev/data/fetch.sh vocabulary
     # A shard has 100 million tokens, its tail is dropped, and the last one may be short.
     wanted=$((steps * batch / 100000000 + 2))
     [ "$wanted" -lt $shards ] || wanted=$shards
     here=$(find $folder -name "${prefix}_train_*.bin" 2> /dev/null | wc -l)
     if [ "$here" -lt "$wanted" ] || [ ! -f $folder/${prefix}_val_000000.bin ]; then
         say "data    fetching $wanted training shards and one for validation, 0.2 GB each"
-        perform dev/data/fetch_fineweb.sh "$wanted" $corpus
+        perform dev/data/fetch.sh fineweb "$wanted" $corpus
     fi
 fi
 [ -z "$reached" ] || say "llm.c   reached $reached"
 if [ -n "$measured" ]; then :
 elif [ -f $hellaswag ]; then flags=(--hellaswag $hellaswag "${flags[@]}")
-else say "note    HellaSwag is not measured without dev/data/fetch_hellaswag.sh"; fi
+else say "note    HellaSwag is not measured without dev/data/fetch.sh hellaswag"; fi
 
 # Without a checkpoint, --overwrite can lose nothing.
 if [ -e "$out/latest" ] || compgen -G "$out/step_*" > /dev/null; then

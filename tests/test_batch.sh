@@ -22,9 +22,7 @@ ranks() {                                   # ranks N NAME ARGS...
     mpirun -n "$n" "$mpi_train" $model --log "$dir/$name" "$@" > "$dir/stdout" 2> "$dir/stderr" \
         < /dev/null || note "$name: $(cat "$dir/stderr")"
 }
-field() {                                   # field KEY NAME: of each update, one a line
-    sed -n "s/^{\"event\":\"step\".*\"$1\":\([^,}]*\).*/\1/p" "$dir/$2"
-}
+field() { values step "$1" "$dir/$2"; }      # field KEY NAME: of each update, one a line
 # near WHAT A B TOLERANCE: two columns of numbers, relative to the larger of each row
 near() {
     local worst

@@ -14,8 +14,8 @@ import tempfile
 
 sys.dont_write_bytecode = True
 import testing
+from testing import ROOT, read
 
-ROOT = testing.ROOT
 FOLDER = os.path.join("dev", "build_up")
 CC = os.environ.get("CC", "cc").split()
 SCRATCH = tempfile.TemporaryDirectory(prefix="batchwise-build-up-")
@@ -51,11 +51,6 @@ MISTAKES = [
     (10, "0.02 * std", "0.03 * std", "initial weights"),
     (10, "(logits[v] - hi) / temperature", "logits[v] - hi", "at temperature 0.5 token 0"),
 ]
-
-
-def read(*path):
-    with open(os.path.join(ROOT, *path), encoding="utf-8") as file:
-        return file.read()
 
 
 def write(name, text):

@@ -6,7 +6,6 @@
 #     EMULATED=./train_gpt2cu tests/test_cuda.sh       the same on a GPU, without the planted faults
 #     FAULTS=1 tests/test_cuda.sh                      plants them all, not one in sixty
 . "$(dirname "$0")/tools.sh"
-. tests/ranks_rows.sh                       # apart, same_files
 set -u
 
 close() {                                   # close RUN RUN PART [KEY]: losses of all steps

@@ -2,7 +2,7 @@
 # Many ranks of the CUDA trainer, emulated, under mpirun: that they train what one rank trains, on
 # any number of ranks, at any stage of ZeRO, in whatever order the GPU's streams run; that they keep
 # and send what they should, go on with each other's runs, and refuse in one line. Tiny models. Most
-# of the runs are those of the CPU's trainer, in tests/ranks_rows.sh.
+# of the runs are those of the CPU's trainer, in tests/ranks.sh.
 #
 # TRAIN_MPI names another CPU's trainer with MPI.
 #
@@ -11,7 +11,6 @@
 #                                              all rows of the tables, those with a `+` too
 . "$(dirname "$0")/tools.sh"
 . tests/ranks.sh
-. tests/ranks_rows.sh
 tests="emulated_ranks_train_what_one_rank_trains emulated_ranks_in_bf16
     emulated_ranks_keep_and_send_what_they_should emulated_ranks_share_layers
     emulated_shared_layers_send_what_they_should emulated_ranks_leave_room_for_messages

@@ -1,5 +1,5 @@
 // dataloader.h: the order is a permutation, any split of a batch is the same batch, and no damaged
-// or foreign file is opened. tests/fuzz/fuzz_shard.c damages more; a shard that shrinks while it is
+// or foreign file is opened. tests/fuzz.c damages more; a shard that shrinks while it is
 // in use is in test_resume.sh.
 //
 // Most shards here count: the token at place p of all shards together is p, so that a window tells

@@ -4,7 +4,6 @@
 #     SERVED    the file that the server holds, or a folder of them; absent: no network
 #     BREAK_AT  the connection breaks after this many bytes of the file
 . "$(dirname "$0")/tools.sh"
-ROOT=$PWD
 TMP=${dir:?}
 URL=https://server.invalid/file.txt
 
@@ -49,8 +48,7 @@ serve() {
 }
 # run [NAME=VALUE...]: fetches $TMP/served into $TMP/data/file.txt.
 run() {
-    serve "$@" sh -c '. "$1"; fetch "$2" "$3" "$4"' sh "$ROOT/dev/data/fetch.sh" "$URL" "$SUM" \
-        "$TMP/data/file.txt"
+    serve "$@" dev/data/fetch.sh "$URL" "$SUM" "$TMP/data/file.txt"
 }
 # want STATUS WORDS: the status, and words in what it said; an error is one line.
 want() {
@@ -71,9 +69,9 @@ fresh() {
     cp "$TMP/text" "$TMP/served"
 }
 
+sum_of() { { sha256sum "$1" || shasum -a 256 "$1"; } 2> /dev/null | cut -d " " -f 1; }
 seq 1 5000 >"$TMP/text"
-. dev/data/fetch.sh
-SUM=$( (sha256=none; fetch_right "$TMP/text"; echo "${found%% *}") )
+SUM=$(sum_of "$TMP/text")
 
 fresh
 run; want 0 "checksum right"; want_file; want_part none
@@ -117,25 +115,28 @@ run PATH="$TMP/tools" BREAK_AT=3000; want 1 "by hand"; want_part 3000
 run PATH="$TMP/tools"; want 0 "continuing after 3000"; want_file; want_part none
 end fetch_with_wget
 
+FETCH=$TMP/tree/dev/data/fetch.sh
 mkdir -p "$TMP/tree/dev"; cp -r dev/data "$TMP/tree/dev/"
-for source in tinyshakespeare/input.txt:tinyshakespeare.txt \
-              hellaswag/master/data/hellaswag_val.jsonl:hellaswag_val.jsonl; do
-    fresh
-    rm "$TMP/served"
-    to=${source#*:} name=${to#tiny}
-    serve "$TMP/tree/dev/data/fetch_${name%%[._]*}.sh"
-    want 1 "${source%:*} and put it at data/$to"
-done
+fresh
+rm "$TMP/served"
+while read -r name source file; do
+    serve "$FETCH" $name
+    want 1 "$source and put it at data/$file"
+done << 'END'
+shakespeare tinyshakespeare/input.txt tinyshakespeare.txt
+vocabulary  encodings/r50k_base.tiktoken gpt2.tiktoken
+hellaswag   hellaswag/master/data/hellaswag_val.jsonl hellaswag_val.jsonl
+gpt2-medium openai-community/gpt2-medium/resolve/[0-9a-f]*/config.json gpt2-medium/config.json
+END
+serve "$FETCH" gpt3; want 1 "'gpt3': expected shakespeare, "
 end fetch_names_the_source
 
 # FineWeb, with short shards in a copy of the tree that knows their checksums.
 VAL=fineweb_val_000000.bin TRAIN1=fineweb_train_000001.bin TRAIN2=fineweb_train_000002.bin
-FINEWEB=$TMP/tree/dev/data/fetch_fineweb.sh
 mkdir "$TMP/shards"
 for shard in $VAL $TRAIN1 $TRAIN2; do
     { echo "$shard"; cat "$TMP/text"; } >"$TMP/shards/$shard"
-    sum=$( (sha256=none; fetch_right "$TMP/shards/$shard"; echo "${found%% *}") )
-    echo "$sum  $shard" >>"$TMP/sums"
+    echo "$(sum_of "$TMP/shards/$shard")  $shard" >>"$TMP/sums"
 done
 want_shards() { # NAME...: these and nothing else, each as it was published
     held=$(ls "$TMP/tree/data/fineweb" | tr '\n' ' ')
@@ -149,8 +150,8 @@ fresh
 rm "$TMP/served"
 cp -R "$TMP/shards" "$TMP/served"
 cp "$TMP/sums" "$TMP/tree/dev/data/fineweb.sha256"
-serve "$FINEWEB"; want 0 "$TRAIN1: .* checksum right"; want_shards $TRAIN1 $VAL
-serve "$FINEWEB" 2; want 0 "$TRAIN1: already here"; want_shards $TRAIN1 $TRAIN2 $VAL
+serve "$FETCH" fineweb; want 0 "$TRAIN1: .* checksum right"; want_shards $TRAIN1 $VAL
+serve "$FETCH" fineweb 2; want 0 "$TRAIN1: already here"; want_shards $TRAIN1 $TRAIN2 $VAL
 [ "$(wc -l <"$TMP/calls")" -eq 1 ] || note "asked the network for shards that are here"
 end fetch_fineweb_good_shards
 
@@ -164,42 +165,40 @@ fresh_corpus() {                            # fresh_corpus PREFIX: a server with
     fresh
     rm -rf "$TMP/tree/data" "$TMP/served" "$TMP/pointers"
     mkdir "$TMP/served"
-    cp dev/data/fetch_fineweb.sh "$TMP/tree/dev/data/"
     : >"$TMP/tree/dev/data/fineweb.sha256"
     for shard in val_000000 train_000001 train_000002; do
         make_shard "$TMP/served/$1_$shard.bin" 50
-        sum=$( (sha256=none; fetch_right "$TMP/served/$1_$shard.bin"; echo "${found%% *}") )
-        printf 'version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize 1124\n' "$sum" \
-            >"$TMP/served/$1_$shard.bin.pointer"
+        printf 'version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize 1124\n' \
+            "$(sum_of "$TMP/served/$1_$shard.bin")" >"$TMP/served/$1_$shard.bin.pointer"
     done
 }
 for corpus in 100B:fineweb:fineweb100B edu:edu_fineweb:fineweb_edu; do
     name=${corpus%%:*} prefix=${corpus#*:} prefix=${prefix%:*} folder=$TMP/tree/data/${corpus##*:}
     fresh_corpus $prefix
-    serve "$FINEWEB" 2 $name; want 0 "${prefix}_train_000002.bin: 1124 bytes, checksum right"
+    serve "$FETCH" fineweb 2 $name; want 0 "${prefix}_train_000002.bin: 1124 bytes, checksum right"
     cmp -s "$TMP/served/${prefix}_train_000002.bin" "$folder/${prefix}_train_000002.bin" ||
         note "$name: not the shard that was served"
     same "the pointers of $name" "$(wc -l <"$TMP/pointers" | tr -d ' ')" 3
     rm -r "$TMP/served"
-    serve "$FINEWEB" 2 $name; want 0 "_train_000001.bin: already here, header and size right"
+    serve "$FETCH" fineweb 2 $name; want 0 "_train_000001.bin: already here, header and size right"
     [ -s "$TMP/calls" ] && note "$name: asked the network for shards that are here"
 
     fresh_corpus $prefix                    # no pointers
     rm "$TMP/served/"*.pointer
-    serve "$FINEWEB" 1 $name; want 0 "no checksum of ${prefix}_train_000001.bin is known"
+    serve "$FETCH" fineweb 1 $name; want 0 "no checksum of ${prefix}_train_000001.bin is known"
     want 0 "${prefix}_train_000001.bin: 1124 bytes, header and size right"
     rm "$folder/${prefix}_train_000001.bin"
     head -c 1120 "$TMP/served/${prefix}_val_000000.bin" >"$TMP/served/${prefix}_train_000001.bin"
-    serve "$FINEWEB" 1 $name; want 1 "it is not a shard as long as its header says"
+    serve "$FETCH" fineweb 1 $name; want 1 "it is not a shard as long as its header says"
     end fetch_fineweb_$name
 done
 
 fresh_corpus edu_fineweb
-grep -q "/edu_fineweb_train_" <(serve "$FINEWEB" 1 edu; cat "$TMP/pointers") || note "no pointer"
+grep -q "/edu_fineweb_train_" <(serve "$FETCH" fineweb 1 edu; cat "$TMP/pointers") || note "no pointer"
 grep -q "karpathy/fineweb-edu-100B-gpt2-token-shards/raw/[0-9a-f]\{40\}/" "$TMP/pointers" ||
     note "edu without a fixed revision: $(head -n 1 "$TMP/pointers")"
 for arguments in 104 1.5 "1002 edu" "0 edu" "1 1T"; do
-    serve "$FINEWEB" $arguments; want 1 "expected"
+    serve "$FETCH" fineweb $arguments; want 1 "expected"
 done
 end fetch_fineweb_corpora_are_named
 

@@ -1,27 +1,185 @@
 #!/usr/bin/env bash
-# The fuzzers build, and find nothing among the seeds and a few thousand inputs. `make test
-# PART=fuzz` goes on for as long as one likes; see tests/fuzz/run.sh.
+# Fuzzes everything that reads files: a few thousand inputs for each target of tests/fuzz.c. A
+# finding is a crash, an overflow, a leak, a broken assertion, ten seconds or 2 GB; the first one
+# ends a target.
+#
+#     tests/test_fuzz.sh [TARGET...]         json, safetensors ...; all of them by default
+#     make test PART=fuzz                    100,000 inputs for each, kept in build/fuzz
+#
+#     RUNS=2000            inputs a target
+#     FUZZ_DIR=build/fuzz  where programs, corpora, logs and findings stay; else they are removed
+#     FUZZ_CC=clang        a clang that has libFuzzer
+#     SANITIZERS=address,undefined
+#
+# build/fuzz/fuzz_json build/fuzz/findings/json-crash-... runs a finding once more. What led
+# somewhere new stays in build/fuzz/corpus; the next run with this folder goes on from there.
 . "$(dirname "$0")/tools.sh"
-export PREPARE=${PREPARE:-$PWD/prepare} TRAIN=${TRAIN:-$PWD/train_gpt2}
+fuzz=${FUZZ_DIR:-$dir/fuzz} clang=${FUZZ_CC:-clang} sanitizers=${SANITIZERS-address,undefined}
+targets=$(grep -o '{ "[a-z]*", fuzz_' tests/fuzz.c | cut -d '"' -f 2)
+absolute fuzz prepare train
+mkdir -p "$fuzz"/{logs,findings,corpus} || exit 1
+flags="-std=gnu11 -g -fsanitize=fuzzer${sanitizers:+,$sanitizers} -fno-sanitize-recover=all"
+# Compiling takes longer than a few inputs.
+if [ "${RUNS:=2000}" -gt 10000 ]; then flags+=" -O1"; else flags+=" -O0"; fi
+echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' |
+    $clang $flags -x c - -o "$fuzz/probe" 2> /dev/null || {
+    skip fuzz "needs clang with libFuzzer (Debian: clang and libclang-rt-VERSION-dev)"
+    exit $failed
+}
 
-export OPTIMIZED=-O0                        # compiling takes longer than so few inputs
-RUNS=2000 FUZZ_DIR=$dir/fuzz tests/fuzz/run.sh > "$dir/out"
-status=$?
-if [ $status = 2 ]; then
-    if grep -q 'needs clang with libFuzzer' "$dir/out"; then
-        skip fuzz "needs clang with libFuzzer"
-        exit $failed
-    fi
-    echo "FAIL fuzz: $(head -1 "$dir/out")"
-    exit 1
-fi
-while IFS= read -r line; do
-    case $line in
-        *", nothing found") echo "ok fuzz_${line%%:*}" ;;
-        *) echo "FAIL fuzz_$line"; failed=1 ;;
+# ---- a corpus to begin with: small files of each kind, most written by the programs ----
+
+words() {                                    # numbers as little-endian int32
+    local w
+    for w in "$@"; do
+        printf "\\x$(printf %02x $((w & 255)))\\x$(printf %02x $((w >> 8 & 255)))"
+        printf "\\x$(printf %02x $((w >> 16 & 255)))\\x$(printf %02x $((w >> 24 & 255)))"
+    done
+}
+zeros() { head -c "$1" /dev/zero; }
+seed() { cat > "$fuzz/seeds/$1"; }            # seed TARGET/NAME < bytes
+
+make_seeds() {
+    local target work=$fuzz/seeds/work end='"<|endoftext|>"'
+    rm -rf "$fuzz/seeds"
+    for target in $targets work; do mkdir -p "$fuzz/seeds/$target"; done
+
+    # 22 tokens of a vocabulary of 3; models of 88 parameters that have learnt from them
+    { words 20240520 1 22 3 2; zeros 1004
+      for _ in 1 2 3 4 5 6 7 8 9 10 11; do printf '\1\0\2\0'; done; } | seed shard/three
+    cp "$fuzz/seeds/shard/three" "$work/val"              # no file may serve both splits
+    local name run=$work/adamw/latest
+    learn() {                                # learn NAME FLAGS...
+        $train --train "$fuzz/seeds/shard/three" --val "$work/val" --out "$work/$1" --layers 1 \
+            --heads 1 --channels 2 --seq-len 2 --micro-batch 1 --steps 2 "${@:2}" > /dev/null
+    }
+    learn adamw &&
+        learn sgd --optimizer sgd --average-tokens 4 --batch-tokens 4 --noise-scale &&
+        learn adaptive --batch-schedule adaptive:0.5,4,8 --lr-schedule constant &&
+        learn workers --outer-every 1 || return
+    for name in adamw sgd adaptive workers; do
+        seed "json/$name" < "$work/$name/latest/state.json"
+    done
+    cp "$run"/*.safetensors "$work/sgd/latest/average.safetensors" \
+        "$work"/workers/latest/{outer,workers}.safetensors "$fuzz/seeds/safetensors/"
+    cp "$run"/*.json "$fuzz/seeds/json/"
+    { echo '{"a": [0, -0.5, 1e308, 2.5e-3, 9223372036854775807, true, false, null],'
+      echo ' "\"\\\/\b\f\n\r\t": "\u00e9\ud83d\ude00\u0000", "é": {"": [[], {}, "𝄞"]}}'
+    } | seed json/values
+
+    # the header's length left out: see fuzz.c
+    local header
+    header=$(($(od -An -tu4 -N4 "$run/model.safetensors")))
+    { head -c $((8 + header)) "$run/model.safetensors" | tail -c +9
+      zeros 1
+      tail -c +$((9 + header)) "$run/model.safetensors"; } | seed safetensors/model
+    printf '{"a":{"dtype":"BF16","shape":[1,2],"data_offsets":[0,4]}}\0001234' |
+        seed safetensors/bf16
+    { printf '{"lm_head.weight":{"dtype":"F16","shape":[1,1,1,1,1,1,1,2],"data_offsets":[0,4]}}'
+      printf '\0001234'; } | seed safetensors/dims
+
+    # llm.c's models of one and two channels
+    { words 20240326 3 1 1 1 1 1 1; zeros 992; zeros $((4 * (25 + 4))); } | seed gguf/llmc-fp32
+    { words 20240326 5 2 3 1 1 2 4; zeros 992; zeros $((2 * (74 + 16))); } | seed gguf/llmc-bf16
+
+    # a text's shards and vocabulary; tales
+    printf 'abc abc abc abcab aa aaa aaaa' > "$work/text"
+    $prepare text "$work/text" --out "$work/bpe" --tokenizer bpe:262 --val-fraction 0 > /dev/null &&
+        $prepare tales --out "$work/tales" --tokens 300 > /dev/null || return
+    cp "$work/bpe/text_train_000000.bin" "$fuzz/seeds/shard/bpe"
+    cp "$work/tales/tales_train_000000.bin" "$fuzz/seeds/shard/tales"
+    cp "$work/bpe/tokenizer.json" "$fuzz/seeds/tokenizer/json"
+    cp "$work/bpe/text_train_000000.bin" "$work/bpe/val.bin"
+    learn gguf --train "$work/bpe/text_train_000000.bin" --val "$work/bpe/val.bin" \
+        --tokenizer "$work/bpe/tokenizer.json" &&
+        $train --init "$work/gguf" --export "$fuzz/seeds/gguf/fp32.gguf" > /dev/null &&
+        $train --init "$work/gguf" --export "$fuzz/seeds/gguf/seed-f16.gguf" > /dev/null || return
+    # the first byte: see fuzz.c
+    printf '\1YWI= 256\nYWJj 257\nYWE= 258\nYWFh 259\n' | seed tokenizer/tiktoken
+    printf '\2},"merges":["a b","ab c","a a","aa aa"]}}' | seed tokenizer/older
+    printf '\2,"abcda":265},"merges":[["a","b"],["ab","c"]]},"added_tokens":[{"id":256,%s}]}' \
+        "\"content\":$end" | seed tokenizer/newer
+    printf '\3#version: 0.2\na b\nab c\na a\naa aa\nabc d\n\304\240 a\n' | seed tokenizer/merges
+    printf '{"a":0,%s:1}\0a b\n' "$end" | seed tokenizer/pair
+    rm -rf "$work"
+}
+
+make_seeds || note "the seeds cannot be made"
+
+# What a fuzzer of bytes would take long to come upon.
+cat > "$fuzz/dictionary" << 'END'
+"F32"
+"BF16"
+"F16"
+"\"dtype\":"
+"\"shape\":"
+"\"data_offsets\":"
+"\"__metadata__\":{}"
+"0,"
+"1,"
+"transformer."
+"exp_avg."
+"exp_avg_sq."
+"h.0."
+"lm_head.weight"
+".attn.bias"
+"\"added_tokens\":"
+"\"merges\":"
+"\"content\":"
+"<|endoftext|>"
+"\xc4\xa0"
+"9223372036854775807"
+"18446744073709551615"
+"1e308"
+"1e-400"
+"\\u0000"
+"\\ud83d\\ude00"
+"\x88\xd8\x34\x01"
+"\xc6\xd7\x34\x01"
+"gpt2.block_count"
+"general.alignment"
+"output.weight"
+"blk.0."
+"\xff\xff\xff\xff\xff\xff\xff\x7f"
+"true"
+"null"
+"tok\""
+END
+
+# ---- building and running ----
+
+# The library of dev/; what fuzz.c includes itself is not taken from there.
+build_fuzzers() {
+    local target
+    library "$fuzz/library.a" $clang ${flags/fuzzer/fuzzer-no-link} &&
+        $clang $flags tests/fuzz.c "$fuzz/library.a" -o "$fuzz/fuzz" -lm || return
+    for target in $targets; do ln -sf fuzz "$fuzz/fuzz_$target"; done
+}
+build_fuzzers > "$fuzz/logs/build" 2>&1 ||
+    note "it does not build: $(grep -m 1 error "$fuzz/logs/build")"
+end fuzz_builds
+
+longest() {                                  # an input, in bytes: what the largest seed needs
+    case $1 in
+        json) echo 3000 ;;
+        safetensors) echo 4096 ;;
+        gguf) echo 12000 ;;
+        tokenizer) echo 6000 ;;
+        *) echo 2048 ;;
     esac
-done < "$dir/out"
-[ "$(wc -l < "$dir/out")" -eq "$(ls tests/fuzz/fuzz_*.c | wc -l)" ] ||
-    { echo "FAIL fuzz_targets: run.sh leaves some out"; failed=1; }
-
+}
+for target in ${*:-$targets}; do
+    log=$fuzz/logs/$target
+    rm -f "$fuzz/findings/$target"-*
+    mkdir -p "$fuzz/corpus/$target"
+    "$fuzz/fuzz_$target" -runs="$RUNS" -max_len="$(longest "$target")" -len_control=0 \
+        -timeout=10 -rss_limit_mb=2048 -dict="$fuzz/dictionary" -print_final_stats=1 \
+        -artifact_prefix="$fuzz/findings/$target-" \
+        "$fuzz/corpus/$target" "$fuzz/seeds/$target" > "$log" 2>&1 ||
+        note "$(sed -n 's/^SUMMARY: //p' "$log" | head -n 1); again with $fuzz/fuzz_$target" \
+            "$(ls "$fuzz/findings/$target"-* 2> /dev/null | head -n 1)"
+    grep -q '^stat::number_of_executed_units: *[1-9]' "$log" ||
+        note "no input was run: $(tail -n 1 "$log")"
+    end fuzz_$target
+done
 exit $failed

@@ -15,6 +15,7 @@ import tempfile
 
 sys.dont_write_bytecode = True
 import testing
+from testing import PREPARE, TRAIN, run
 
 try:
     import gguf
@@ -23,8 +24,6 @@ except ImportError as missing:
     print(f"skip gguf: needs python3 with gguf and numpy ({missing})")
     sys.exit(0)
 
-TRAIN = os.path.join(testing.ROOT, os.environ.get("TRAIN", "train_gpt2"))
-PREPARE = os.path.join(testing.ROOT, os.environ.get("PREPARE", "prepare"))
 EOT = "<|endoftext|>"
 NORMAL, CONTROL = gguf.TokenType.NORMAL, gguf.TokenType.CONTROL
 # Hugging Face's name of a tensor -> llama.cpp's.
@@ -34,13 +33,6 @@ NAMES = {"wte": "token_embd", "wpe": "position_embd", "ln_f": "output_norm", "ln
 # As make run trains, but for its length.
 TALES = ["--layers", "2", "--heads", "2", "--channels", "64", "--seq-len", "256", "--micro-batch",
          "4", "--lr", "3e-3", "--beta2", "0.99"]
-
-
-def run(*command):
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True,
-                          check=False)
-    assert done.returncode == 0, f"{command}: {done.stderr.strip()}"
-    return done.stdout
 
 
 def file_of(name):

@@ -4,24 +4,21 @@
 A small model is trained, with bytes and with byte pairs for tokens; then the trainer and
 dev/reference/hellaswag.py read the same checkpoint and the same examples, whole and cut short.
 TRAIN and PREPARE name other binaries.
-
-Prints lines as the C tests do; skips where a library is missing.
 """
 import json
 import os
-import subprocess
 import sys
 import tempfile
-
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-FIXTURE = os.path.join(ROOT, "tests", "fixtures", "hellaswag.jsonl")
-TRAIN = os.path.abspath(os.environ.get("TRAIN", os.path.join(ROOT, "train_gpt2")))
-PREPARE = os.path.abspath(os.environ.get("PREPARE", os.path.join(ROOT, "prepare")))
-LOSSES = os.path.join(ROOT, "build", "test_hellaswag")     # built by make test-all, before this
 
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TRANSFORMERS_VERBOSITY="error",
                   OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
 sys.dont_write_bytecode = True
+import testing
+from testing import PREPARE, ROOT, TRAIN, run
+
+FIXTURE = os.path.join(ROOT, "tests", "fixtures", "hellaswag.jsonl")
+LOSSES = os.path.join(ROOT, "build", "test_hellaswag")     # built by make test-all, before this
+
 sys.path.insert(0, os.path.join(ROOT, "dev", "reference"))
 try:
     import torch                                           # noqa: F401
@@ -30,12 +27,6 @@ except ImportError as missing:
     print(f"skip hellaswag_reference: needs python3 with torch and transformers ({missing})")
     sys.exit(0)
 import hellaswag                                           # the reference
-
-
-def run(*command):
-    result = subprocess.run([str(c) for c in command], capture_output=True, text=True)
-    assert result.returncode == 0, f"{' '.join(map(str, command))}: {result.stderr.strip()}"
-    return result.stdout
 
 
 def write_tales(folder):
@@ -115,7 +106,7 @@ def compare(data, out, folder, T, micro_batch):
     return theirs
 
 
-def test(name, tokenizer):
+def is_the_reference_s(tokenizer):
     """Whole rows in two ways of cutting batches; then rows that lose their beginning."""
     with tempfile.TemporaryDirectory() as folder:
         data, out = train(folder, tokenizer)
@@ -127,18 +118,13 @@ def test(name, tokenizer):
     assert any(a["means"] != b["means"] for a, b in zip(theirs, cut)), "nothing was cut"
 
 
-def main():
-    failed = 0
-    for name, tokenizer in ("bytes", "byte"), ("byte_pairs", "bpe:400"):
-        try:
-            test(name, tokenizer)
-            print(f"ok hellaswag_is_the_reference_s_with_{name}")
-        except Exception as error:                         # one line a test, whatever happened
-            text = " ".join(f"{type(error).__name__}: {error}".split())
-            print(f"FAIL hellaswag_is_the_reference_s_with_{name}: {text[:500]}")
-            failed = 1
-    return failed
+def test_hellaswag_is_the_reference_s_with_bytes():
+    is_the_reference_s("byte")
+
+
+def test_hellaswag_is_the_reference_s_with_byte_pairs():
+    is_the_reference_s("bpe:400")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(testing.run_tests(globals(), sys.argv[1:]))

@@ -12,9 +12,7 @@ refused() {                                 # refused WORDS ARGS...: prints and 
     rm -rf "$dir/no"
 }
 events() { sed -n 's/^{"event":"\([a-z]*\)".*/\1/p' "$1" | xargs; }
-value() {                                   # value KEY LOG: of its events, one a line
-    sed -n "s/^{\"event\":\"hellaswag\".*\"$1\":\([^,}]*\).*/\1/p" "$2"
-}
+value() { values hellaswag "$1" "$2"; }      # value KEY LOG
 shown() { grep '^hellaswag ' "$dir/stdout"; }
 
 "$prepare" tales --out "$dir/tales" --tokens 100000 > /dev/null || note "prepare"

@@ -5,7 +5,6 @@
 #
 # HOOKS=1 leaves out each in turn, not one in nine.
 . "$(dirname "$0")/tools.sh"
-. tests/ranks_rows.sh                       # same_files
 
 "$prepare" tales --out "$dir/tales" --tokens 60000 --seed 5 > "$dir/stdout" || exit 1
 tiny="--data $dir/tales --layers 3 --heads 2 --channels 32 --seq-len 16 --micro-batch 2

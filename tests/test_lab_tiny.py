@@ -152,7 +152,7 @@ def test_device_seconds():
 # ---- 7 ----
 
 def test_schedules_pairs():
-    """Updates and loss of each run of a pair are those in its log. tests/test_batch.c has when a
+    """Updates and loss of each run of a pair are those in its log. tests/test_schedule.c has when a
     batch grows."""
     names = {"norm test to 4,096": "adaptive0.5_4096", "linear ramp to 4,096": "linear"}
     rows = TINY.table("07_schedules", "pairs")

@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""The ladders of GPUs: every rung is right, and a wrong one is found; dev/cuda/counted.md has the
-tables of counts that the programs print.
+"""The ladders: every rung is right, and a wrong one is found; dev/cuda/counted.md has the tables of
+counts that those of GPUs print.
 
     LONG=1 tests/test_ladders.py        all ladders, not only one of them
 """
 import functools
 import glob
-import importlib.util
 import os
 import re
 import shutil
@@ -16,12 +15,14 @@ import tempfile
 
 sys.dont_write_bytecode = True   # before the next line, so that it leaves no __pycache__
 import testing
+from testing import ROOT, run as succeed
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-ENVIRONMENT = {k: v for k, v in os.environ.items()
-               if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "OP", "BUILD", "PRECISION")}
-ENVIRONMENT["OMP_WAIT_POLICY"] = "passive"
-ENVIRONMENT["OMP_NUM_THREADS"] = "1"      # an atomicAdd that must try again is counted twice
+sys.path.insert(1, os.path.join(ROOT, "scripts"))
+import ladder_table as SCRIPT
+
+for variable in "MAKEFLAGS", "MFLAGS", "MAKELEVEL", "OP", "BUILD", "PRECISION":
+    os.environ.pop(variable, None)
+os.environ["OMP_NUM_THREADS"] = "1"       # an atomicAdd that must try again is counted twice
 LADDERS = sorted(os.path.basename(path)[:-3] for path in glob.glob(ROOT + "/dev/ladders/*.cu")
                  if '#include "ladder.cu"' in open(path, encoding="utf-8").read())
 OPERATIONS = LADDERS if os.environ.get("LONG") else ["layernorm"]
@@ -29,15 +30,8 @@ PROGRAMS = ["build/counted/" + name for name in OPERATIONS]
 
 
 def run(*command):
-    done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True,
-                          check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout, done.stderr
-
-
-def succeed(*command):
-    status, out, err = run(*command)
-    assert status == 0, f"{' '.join(command)}: {err.strip() or out.strip()}"[-500:]
-    return out
 
 
 @functools.lru_cache()
@@ -53,16 +47,6 @@ def printed(name):
     return succeed("build/counted/" + name)
 
 
-def load_script():
-    spec = importlib.util.spec_from_file_location("ladder_table", ROOT + "/scripts/ladder_table.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-SCRIPT = load_script()
-
-
 # ---- each rung is right, and a wrong one is found ----
 
 def test_ladders_agree():
@@ -74,8 +58,7 @@ def test_ladders_agree():
 
 def check_of(name, change, *flags):
     """What a ladder's check says, its source changed, without counters: (status, stderr)."""
-    with open(f"{ROOT}/build/dev/ladders/{name}.cu.cpp", encoding="utf-8") as f:
-        source = change(f.read())
+    source = change(testing.read(f"build/dev/ladders/{name}.cu.cpp"))
     with tempfile.TemporaryDirectory() as folder:
         with open(folder + "/ladder.cpp", "w", encoding="utf-8") as f:
             f.write(source)
@@ -126,9 +109,7 @@ def test_ladders_find_a_wrong_rung():
 
 def test_ladders_page():
     build()
-    with open(SCRIPT.PAGE, encoding="utf-8") as f:
-        page = f.read()
-    there = page.split(SCRIPT.BEGIN)[1].split(SCRIPT.END)[0].strip("\n") + "\n"
+    there = testing.read(SCRIPT.PAGE).split(SCRIPT.BEGIN)[1].split(SCRIPT.END)[0].strip("\n") + "\n"
     tables = [SCRIPT.table(printed(name)) for name in OPERATIONS]
     for name, text in zip(OPERATIONS, tables):
         assert text in there, f"dev/cuda/counted.md: {name} is not what make ladder TABLE=1 writes"
@@ -138,8 +119,7 @@ def test_ladders_page():
 
 def test_ladders_explain_themselves():
     """Each rung's idea, the columns, and a target that exists to go on with."""
-    with open(ROOT + "/Makefile", encoding="utf-8") as f:
-        makefile = f.read()
+    makefile = testing.read("Makefile")
     for name in OPERATIONS:
         out = printed(name)
         columns = out.split("\nColumns\n")[1]
@@ -160,6 +140,51 @@ def test_ladder_refuses():
     build()
     status, _, err = run(PROGRAMS[0], "chek")
     assert status == 1 and err.count("\n") == 1 and err.startswith("ladder: usage: "), err
+
+
+# ---- the ladders of CPUs, matmul.c and attention.c ----
+
+CPU_LADDERS = ["ladder", "attention-cpu"]
+SMALL = ["67", "13", "37"]             # too small for a time that means anything
+
+
+def cpu_ladder(name, *arguments, threads=1):
+    return run("env", f"OMP_NUM_THREADS={threads}", "build/" + name, *arguments)
+
+
+def test_cpu_ladders_agree():
+    """Whatever the number of threads."""
+    for name in CPU_LADDERS:
+        for threads in 1, 2, 3:
+            status, out, err = cpu_ladder(name, "check", threads=threads)
+            assert status == 0 and re.match(r"\d+ rungs agree", out), out + err
+
+
+def test_cpu_ladders_print_a_table():
+    """A line for each rung, its numbers all above 0; an idea for each; and where to go on."""
+    for name in CPU_LADDERS:
+        out = succeed("build/" + name, *SMALL)
+        rungs = int(re.search(r"^(\d+) rungs agree", out, re.M)[1])
+        table = out[re.search(r"^rung .*\n", out, re.M).end():]
+        assert len(re.findall(r"[a-z0-9]  .*[0-9]\.[0-9]", table)) == rungs, table
+        assert not re.search("nan|inf", out, re.I), out
+        assert len(re.findall(r"^\d+\. [^:]+: ", out, re.M)) == rungs, "not an idea for each rung"
+        assert re.search(r"^% of peak .*registers", out, re.M), "% of peak is not explained"
+        assert re.match(r"Next: lesson \d+.*`make ladder OP=", out.splitlines()[-1]), "no Next:"
+
+
+def test_cpu_ladders_say_that_they_are_busy():
+    """More threads than cores cannot get the time they ask for."""
+    for name in CPU_LADDERS:
+        _, out, err = cpu_ladder(name, *SMALL, threads=4 * os.cpu_count())
+        assert re.search(r"^BUSY: \d+ threads got \d+% of the time", out + err, re.M), out[-300:]
+
+
+def test_cpu_ladders_refuse():
+    for name in CPU_LADDERS:
+        for arguments in ["chek"], ["8", "8"], ["8", "8", "8x"]:
+            status, _, err = cpu_ladder(name, *arguments)
+            assert status == 1 and err.count("\n") == 1 and err.startswith(name + ": "), err
 
 
 if __name__ == "__main__":

@@ -212,8 +212,7 @@ plant_tree() {                              # a copy of the tree in $tree
     cp -R scripts "$tree/" && cp -R dev/data "$tree/dev/"
     stand_in make 'echo make "$@" >> "$SAY/calls"'
     stand_in fetch 'echo fetch "$@" >> "$SAY/calls"'
-    cp "$dir/bin/fetch" "$tree/dev/data/fetch_fineweb.sh"
-    cp "$dir/bin/fetch" "$tree/dev/data/fetch_gpt2_vocab.sh"
+    cp "$dir/bin/fetch" "$tree/dev/data/fetch.sh"
     stand_in plot 'echo plot "$@" >> "$SAY/calls"'
     cp "$dir/bin/plot" "$tree/scripts/plot.py"
     stand_in nvidia-smi 'printf "GPU 0: x\nGPU 1: y\n"'
@@ -239,7 +238,7 @@ test_recipes() {
                 weight-decay=0.1 beta1=0.9 beta2=0.95 clip=1 data=$folder; do
             same "--${pair%=*} of $model" "$(value "--${pair%=*}")" "${pair#*=}"
         done
-        has "$dir/stdout" "fetch_fineweb.sh $fetched"
+        has "$dir/stdout" "fetch.sh fineweb $fetched"
         has "$dir/stdout" "scripts/launch.sh -n 8 ./train_gpt2cu --out out/$model --overwrite "
         same "remainder of $model" $((batch / 1024 % ($(value --micro-batch) * 8))) 0
         dry $model --machines 2 --gpus 8
@@ -261,7 +260,7 @@ END
     dry d12 --tokens 100000000
     has "$dir/stdout" "launch.sh -n 2 "
     same "steps of 100 million tokens" "$(value --steps)" 190
-    has "$dir/stdout" "fetch_fineweb.sh 2 10B"
+    has "$dir/stdout" "fetch.sh fineweb 2 10B"
     same "their warm-up" "$(value --warmup-tokens)" $((700 * 190 / 18865 * 524288))
     while IFS='|' read -r words arguments; do
         one_line "train.sh: $words" "$tree/scripts/train.sh" $arguments
@@ -287,7 +286,7 @@ test_slurm_job() {
     mkdir "$tree/out/job"
     job 0 step_1 d12 --tokens 100000000 --out out/job
     has "$SAY/calls" "--gpu-bind=none ./train_gpt2cu --out out/job --overwrite --data data/fineweb"
-    same "calls" "$(calls)" "make -s train_gpt2cu fetch fetch 2 10B srun at gpu07:10014 \
+    same "calls" "$(calls)" "make -s train_gpt2cu fetch vocabulary fetch fineweb 2 10B srun at gpu07:10014 \
 --kill-on-bad-exit=1 --gpu-bind=none plot out/job --out out/job/loss.png"
     job $STOPPED step_2 d12 --tokens 100000000 --out=out/job
     has "$SAY/calls" "./train_gpt2cu --resume --out out/job"

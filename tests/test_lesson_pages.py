@@ -20,7 +20,7 @@ import tempfile
 sys.dont_write_bytecode = True
 import browser
 import testing
-from testing import ROOT
+from testing import ROOT, read
 
 OUT = tempfile.TemporaryDirectory()
 BUILDER = os.path.join(ROOT, "dev", "lessons", "pages.py")
@@ -28,11 +28,6 @@ FOLDERS = {"lessons": "", "build_up": "build_up/", "exercises": "exercises/"}
 SOURCES = [os.path.join(ROOT, "dev", folder) for folder in FOLDERS]
 PICTURES = {"07_attention": "online_softmax", "08_residuals": "block", "12_matmul": "tiles",
             "13_gpu": "banks", "14_ranks": "ring"}
-
-
-def read(*path):
-    with open(os.path.join(ROOT, *path), encoding="utf-8") as file:
-        return file.read()
 
 
 @functools.lru_cache(None)

@@ -17,22 +17,17 @@ import tempfile
 
 sys.dont_write_bytecode = True
 import testing
+from testing import ROOT, read
 
 sys.path[1:1] = testing.LAB_ROOMS
 import kept
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BUILD = os.environ.get("BUILD", "build")
 LESSONS = os.path.join(ROOT, "dev", "lessons")
 LIBRARY = os.path.join(ROOT, os.environ.get("BUILD", "build"), "library.a")
 sys.path.insert(0, os.path.join(ROOT, "dev", "exercises"))
 import exercises
 NUMBER = r"-?[\d.,]+(?:e[-+]?\d+)?%?"
-
-
-def read(*path):
-    with open(os.path.join(ROOT, *path), encoding="utf-8") as file:
-        return file.read()
 
 
 def pages():
@@ -72,18 +67,12 @@ def uses_trainer(page):
 def built(name):
     path = os.path.join(ROOT, BUILD, "lessons", name)
     if not os.path.exists(path):
-        make = subprocess.run(["make", "-s", os.path.join(BUILD, "lessons", name)], cwd=ROOT,
-                              capture_output=True, text=True, check=False)
-        assert make.returncode == 0, f"make {name}: {make.stderr}"
+        testing.run("make", "-s", os.path.join(BUILD, "lessons", name))
     return path
 
 
 def run(command):
-    """Output of a command that must succeed; few threads, which wait without spinning."""
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False,
-                          env={**os.environ, "OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "2"})
-    assert done.returncode == 0, f"{command[-1]}: {(done.stdout + done.stderr).strip()[-200:]}"
-    return done.stdout
+    return testing.run(*command, OMP_NUM_THREADS="2")
 
 
 @functools.lru_cache(maxsize=None)
@@ -188,7 +177,7 @@ def test_a_false_claim_fails():
     done = subprocess.run([sys.executable, "-B", "-c", script], cwd=ROOT, capture_output=True,
                           text=True, check=False)
     assert done.returncode == 1 and done.stdout == "FALSE  x\n", done
-    assert re.search(r"if \(!holds\) exit\(1\);", read("dev", "lessons", "claim.h"))
+    assert re.search(r"if \(!holds\) exit\(1\);", read("dev", "lessons", "lesson.h"))
 
 
 def test_functions_that_pages_name_exist():

@@ -73,7 +73,7 @@ aarch64() {
     done
 }
 if [ -n "${LONG:-}" ] && on_aarch64 aarch64_tests; then
-    aarch64 fp32 layers model dataloader json safetensors llmc tokenizer options schedule utf8
+    aarch64 fp32 layers model dataloader json formats tokenizer options schedule base
     aarch64 bf16 layers model
 fi
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # prepare, as a user runs it: what it writes, and one refusal of each kind. What its tokens are is
-# in test_tokenizer and test_tiktoken, what JSON lines are in test_jsonl. PREPARE names another
+# in test_tokenizer and test_tiktoken, what JSON lines are in test_texts. PREPARE names another
 # binary.
 . "$(dirname "$0")/tools.sh"
 
@@ -10,12 +10,8 @@ check() {                                   # check WHAT COMMAND...: the command
 }
 # refused WORDS ARGS...: one line on stderr that holds the words, status 1, nothing in $dir/no.
 refused() {
-    words=$1; shift
-    "$prepare" "$@" > "$dir/stdout" 2> "$dir/stderr" < "${input:-/dev/null}"
-    same "status of '$*'" $? 1
-    same "lines of '$*'" "$(wc -l < "$dir/stderr" | tr -d ' ')" 1
+    one_line "$1" "$prepare" "${@:2}"
     grep -q "^prepare: " "$dir/stderr" || note "'$*' does not name the program"
-    grep -qF -e "$words" "$dir/stderr" || note "'$*' says: $(cat "$dir/stderr")"
     [ ! -e "$dir/no" ] || note "'$*' left a directory"
 }
 ints() { od -An -v -t d4 -N $((4 * $2)) "$1" | tr -s ' \n' '  ' | sed 's/^ //; s/ $//'; }
@@ -318,7 +314,7 @@ wait
 for from in pipe stdin; do check "from $from" diff -r "$dir/from_file" "$dir/from_$from"; done
 end text_from_pipes
 
-{ cat "$dir/words.txt"; printf '\337 sch\366n'; } > "$dir/odd"        # test_scan has NULs, too
+{ cat "$dir/words.txt"; printf '\337 sch\366n'; } > "$dir/odd"        # test_texts has NULs, too
 check "a text in Latin-1" "$prepare" text "$dir/odd" "$dir/words.txt" --out "$dir/odd.d"
 same "lines about it" "$(lines "$dir/stderr")" 1
 grep -q "odd: byte $(wc -c < "$dir/words.txt") is not UTF-8, and 2 in all are; .* LATIN1" \

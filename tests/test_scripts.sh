@@ -40,9 +40,7 @@ refused() {                                 # refused WORDS ARGS...: one line, w
     grep -qF -e "$words" "$dir/stderr" || note "'$*' says: $(cat "$dir/stderr")"
 }
 # logged EVENT KEY RUN: of each such line of the run's log, on one line.
-logged() {
-    sed -n "s/^{\"event\":\"$1\".*\"$2\":\"*\([^\",}]*\).*/\1/p" "$dir/tree/$3/log.jsonl" | xargs
-}
+logged() { values "$1" "$2" "$dir/tree/$3" | xargs; }
 
 # ---- every script ----
 
@@ -151,12 +149,12 @@ else
     skip scripts_diloco "needs mpirun and build/train_gpt2-mpi"
 fi
 
-refused "put it at data/gpt2/config.json" scripts/finetune_shakespeare.sh --steps 3
+refused "put it at data/gpt2/config.json" scripts/shakespeare.sh --finetune --steps 3
 [ ! -e "$dir/tree/out/finetune_shakespeare" ] || note "an output without a model"
 end scripts_finetune_says_what_it_lacks
 
 if [ ! -f "$vocabulary" ]; then
-    skip scripts_finetune "needs $vocabulary (dev/data/fetch_gpt2_vocab.sh)"
+    skip scripts_finetune "needs $vocabulary (dev/data/fetch.sh vocabulary)"
     exit $failed
 fi
 
@@ -168,7 +166,7 @@ mkdir "$dir/model"
 cp "$dir/run/latest/"{config.json,model.safetensors,tokenizer.json} "$dir/model" || note "no model"
 tiny="--seq-len 16 --batch-tokens 256 --eval-tokens 64"
 
-good MODEL_DIR="$dir/model" TEXT="$dir/text" scripts/finetune_shakespeare.sh $tiny --steps 3
+good MODEL_DIR="$dir/model" TEXT="$dir/text" scripts/shakespeare.sh --finetune $tiny --steps 3
 same "what happens in which order" \
     "$(grep -oE '^--- .* writes|^eval +[0-9]+/[0-9]+' "$dir/stdout" | tr -s ' ' | xargs)" \
     "--- $dir/model writes eval 0/0 eval 3/3 --- out/finetune_shakespeare writes"
@@ -182,7 +180,7 @@ tuned=$dir/tree/out/finetune_shakespeare/latest/model.safetensors
 end scripts_finetune
 
 rm -rf "$dir/tree/out"                      # its own flags give way, as those of tales.sh do
-good MODEL_DIR="$dir/run" TEXT="$dir/text" scripts/finetune_shakespeare.sh $tiny --steps 9 \
+good MODEL_DIR="$dir/run" TEXT="$dir/text" scripts/shakespeare.sh --finetune $tiny --steps 9 \
     --lr 1e-4 --steps=2 --out=out/mine
 same "learning rates" "$(logged step lr out/mine)" "0.0001 0.0001"
 end scripts_finetune_takes_flags

@@ -15,7 +15,7 @@ import tempfile
 
 sys.dont_write_bytecode = True
 import testing
-from testing import ROOT
+from testing import ROOT, read
 
 SPEEDRUN = os.path.join(ROOT, "dev", "speedrun")
 sys.path.insert(1, SPEEDRUN)
@@ -24,11 +24,6 @@ import verify
 TMP = tempfile.mkdtemp()
 FLAGS = ("--layers 1 --heads 1 --channels 16 --seq-len 32 --micro-batch 32 --tokens 100000 "
          "--lr 1e-2 --eval-every 0 --eval-tokens 32 --save-every 0")
-
-
-def read(*path):
-    with open(os.path.join(ROOT, *path), encoding="utf-8") as f:
-        return f.read()
 
 
 def entry(name, command, *changes):

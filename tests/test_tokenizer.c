@@ -1,11 +1,10 @@
 // The tokenizer: words, places to cut, and files of every kind. tests/test_tiktoken.py compares
-// words, merges and training with the libraries, tests/fuzz/fuzz_tokenizer.c damages files.
+// words, merges and training with the libraries, tests/fuzz.c damages files.
 #include "../dev/data/bpe.c"
 #include "../dev/data/tokenizer.c"
 #include "../dev/base/rng.h"
 #include "files.h"
 #include "test.h"
-#include "tokenizers.h"
 
 static WordCounts counts_of(const char *text, size_t n) {
     WordCounts counts = { NULL, 0, 0, NULL, 0, 0, NULL, 0 };

@@ -12,7 +12,6 @@ missing.
 import os
 import re
 import struct
-import subprocess
 import sys
 import tempfile
 
@@ -20,10 +19,8 @@ os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TRANSFORMERS_VER
                   OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
 sys.dont_write_bytecode = True
 import testing
-from testing import ROOT
+from testing import PREPARE, ROOT, TRAIN, run
 
-TRAIN, PREPARE = (os.path.join(ROOT, os.environ.get(key, name)) for key, name in
-                  [("TRAIN", "train_gpt2"), ("PREPARE", "prepare")])
 sys.path.insert(0, os.path.join(ROOT, "dev", "reference"))
 try:
     import safetensors.torch
@@ -36,11 +33,6 @@ import gpt2                                                # the reference
 
 FIXTURES = [os.path.join(ROOT, "tests", "fixtures", f"gpt2_{name}.bin")
             for name in ("L1_C5", "L2_C24", "L3_C32")]
-
-
-def run(*command):
-    result = subprocess.run([str(word) for word in command], capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr.strip()
 
 
 def saved_again(model, name):

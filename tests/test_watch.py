@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""scripts/watch.py: what it reads from a log that grows, its CSV, its page in a browser, and how it
-fails. scripts/plot.py reads by runlog.py, too.
+"""What reads the log of a run: scripts/watch.py, from one that grows, its CSV, its page in a
+browser, and how it fails; scripts/plot.py, what it draws, and how it fails.
 
     tests/test_watch.py [NAME...]
 """
@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -17,12 +18,13 @@ import tempfile
 sys.dont_write_bytecode = True
 import browser
 import testing
-from testing import ROOT
+from testing import PREPARE, ROOT, TRAIN, run
 
 sys.path.insert(1, os.path.join(ROOT, "scripts"))
+import plot
 import watch
 
-WATCH = os.path.join(ROOT, "scripts", "watch.py")
+WATCH, PLOT = (os.path.join(ROOT, "scripts", name) for name in ("watch.py", "plot.py"))
 TMP = tempfile.mkdtemp()
 START = {"event": "start", "step": 0, "floor": 0.25, "tokens": 4000, "steps": None}
 
@@ -33,9 +35,9 @@ def step(n, loss, **more):
             "seconds_optimizer": 0.05, **more}
 
 
-def evaluation(n, whole):
-    return {"event": "eval", "step": n, "tokens": 100 * n, "val_loss": whole + 0.1,
-            "whole_loss": whole, "whole_floor": 0.42}
+def evaluation(n, loss, whole=None):
+    tales = {"whole_loss": whole, "whole_floor": 0.42} if whole else {}
+    return {"event": "eval", "step": n, "tokens": 100 * n, "val_loss": loss, **tales}
 
 
 def sample(n, text):
@@ -115,7 +117,7 @@ def watched(*args):
 def test_watch_csv():
     """Each value of the log stands in its row, whatever a sample holds; a torn last line waits."""
     text = 'He said, "no,\nno"; ü'
-    done = watched(new_run(lines(START, step(1, None, skipped=True), evaluation(1, 1.5),
+    done = watched(new_run(lines(START, step(1, None, skipped=True), evaluation(1, 1.6, 1.5),
                                  sample(1, text)) + '{"event":"st'), "--csv")
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
@@ -126,17 +128,12 @@ def test_watch_csv():
 
 def test_watch_reads_what_the_trainer_writes():
     """Every line of a log is an event, of a run and of its continuation."""
-    train, prepare = [os.path.join(ROOT, os.environ.get(key, name)) for key, name in
-                      [("TRAIN", "train_gpt2"), ("PREPARE", "prepare")]]
-    if not os.path.exists(train):
-        raise testing.Skip("train_gpt2 and prepare (make)")
     data, out = os.path.join(TMP, "data"), os.path.join(TMP, "trained")
-    call = {"check": True, "stdout": subprocess.DEVNULL}
-    subprocess.run([prepare, "tales", "--out", data, "--tokens", "1000"], **call)
-    subprocess.run([train, "--data", data, "--out", out, "--layers", "1", "--heads", "1",
-                    "--channels", "8", "--seq-len", "8", "--eval-tokens", "64", "--steps", "4",
-                    "--eval-every", "1", "--sample-every", "2", "--save-every", "2"], **call)
-    subprocess.run([train, "--resume", "--out", out, "--steps", "6"], **call)
+    run(PREPARE, "tales", "--out", data, "--tokens", 1000)
+    run(TRAIN, "--data", data, "--out", out, "--layers", 1, "--heads", 1, "--channels", 8,
+        "--seq-len", 8, "--eval-tokens", 64, "--steps", 4, "--eval-every", 1, "--sample-every", 2,
+        "--save-every", 2)
+    run(TRAIN, "--resume", "--out", out, "--steps", 6)
     with open(os.path.join(out, "log.jsonl"), encoding="utf-8") as f:
         written = [json.loads(line)["event"] for line in f]
     done = watched(out, "--csv")
@@ -196,14 +193,14 @@ def test_watch_page():
             page_has("waiting for its log")
             os.mkdir(out)
             write(out, lines(START, *(step(n, 5 / n) for n in range(1, 21)),
-                             sample(20, "<img src=/x>a tale"), evaluation(20, 1.75)))
+                             sample(20, "<img src=/x>a tale"), evaluation(20, 1.85, 1.75)))
             page_has("1.7500, at best 0.420", "2k tokens in 20 updates", "trains, 10 s left",
                      "8.0 s, 80.0%", "200 tokens a second", "<img src=/x>a tale")
             shown = tab.value("document.querySelector('#chart').textContent")
             assert "floor 0.420" in shown and "tokens trained on" in shown, shown
             tab.drag("x", "step")
             assert "updates" in tab.value("document.querySelector('#chart').textContent")
-            write(out, lines(sample(21, "later"), evaluation(21, 1.5),
+            write(out, lines(sample(21, "later"), evaluation(21, 1.6, 1.5),
                              {"event": "end", "reason": "done", "step": 21, "tokens": 2100}), "a")
             page_has("1.5000", "done", "later")
             assert tab.value("document.querySelectorAll('#chart circle').length") == 2
@@ -215,6 +212,84 @@ def test_watch_page():
             assert not elsewhere and not tab.errors, (elsewhere, tab.errors)
         finally:
             tab.close()
+
+
+# ---------------------------------------------------------------- plot.py
+
+def plotted(*args):
+    """Runs plot.py: (status, stderr)."""
+    python = testing.find_python()
+    if not python:
+        raise testing.Skip("needs python3 with matplotlib")
+    done = subprocess.run([python, PLOT, *args], capture_output=True, text=True, check=False,
+                          env={**os.environ, "MPLCONFIGDIR": TMP})     # nothing in the user's home
+    assert done.stdout == "", "prints on stdout"
+    return done.returncode, done.stderr
+
+
+def draw_svg(*args):
+    """The words of a drawn SVG: matplotlib leaves each text as a comment beside its outline."""
+    out = os.path.join(TMP, "drawn.svg")
+    status, err = plotted(*args, "--out", out)
+    assert status == 0, err
+    with open(out, encoding="utf-8") as f:
+        return f.read()
+
+
+LONG = [START] + [step(n, 5.0 / n) for n in range(1, 41)]
+TALES = lines(*LONG, evaluation(20, 0.9, 0.75), evaluation(40, 0.8, 0.625))
+
+
+def test_plot_smooth():
+    assert max(abs(x - 3.0) for x in plot.smooth([3.0] * 3, 0.9)) < 1e-12
+    first, second = plot.smooth([4.0, 1.0], 0.5)
+    assert first == 4.0 and abs(second - 2.0) < 1e-12        # weights 1/3 and 2/3
+    assert plot.smooth([4.0, 1.0], 0.0) == [4.0, 1.0]
+
+
+def test_plot_reads_axes():
+    """Of several runs in a log the last; losses that are not finite are left out, and a last line
+    that is still being written."""
+    curves = plot.Curves(new_run(lines(*LONG, START, step(1, None), step(2, 4.0, seconds=0.25),
+                                       evaluation(2, 4.5)) + '{"event":"step","st'))
+    assert curves.train.x == {"tokens": [200], "steps": [2], "seconds": [0.75]}
+    assert curves.val.x == {"tokens": [200], "steps": [2], "seconds": [0.75]}
+    assert curves.shown() == (curves.val, 0.25)
+    curves = plot.Curves(new_run(TALES))
+    assert curves.shown() == (curves.whole, 0.42) and curves.whole.y == [0.75, 0.625]
+
+
+def test_plot_pictures():
+    """A PNG of this size; an SVG has the runs' names, last losses and floors, and the axis."""
+    out, tales = os.path.join(TMP, "loss.png"), new_run(TALES)
+    assert plotted(tales, "--out", out) == (0, "")
+    with open(out, "rb") as f:
+        head = f.read(24)
+    assert head.startswith(b"\x89PNG") and min(struct.unpack(">2I", head[16:24])) > 500
+    other = new_run(lines(*LONG, evaluation(40, 0.9)))
+    svg = draw_svg(tales, other, "--x", "seconds", "--log-x", "--ema", "0.5")
+    for words in [os.path.basename(tales) + "  0.625", os.path.basename(other) + "  0.900",
+                  "floor  0.420", "floor  0.250", "seconds of training"]:
+        assert f"<!-- {words} -->" in svg, f"no '{words}'"
+    svg = draw_svg(new_run(lines({"event": "start", "floor": None}, *LONG[1:])), "--x", "steps")
+    assert "floor" not in svg and "(training)" in svg
+
+
+def test_plot_errors():
+    def refused(words, *args):
+        status, err = plotted(*args)
+        assert status == 1 and err.count("\n") == 1 and words in err, (status, err)
+
+    run, png = new_run(TALES), os.path.join(TMP, "x.png")
+    refused("holds no event", os.path.join(TMP, "absent"), "--out", png)
+    refused("holds no loss yet", new_run(lines(START)), "--out", png)
+    refused("ends in .png or .svg", run, "--out", os.path.join(TMP, "x.pdf"))
+    refused("no such file", run, "--out", os.path.join(TMP, "absent", "x.png"))
+    # An empty package path for -S -E stands for a machine without matplotlib.
+    done = subprocess.run([sys.executable, "-S", "-E", PLOT, run, "--out", png],
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+    assert "needs matplotlib" in done.stderr and not os.path.exists(png)
 
 
 if __name__ == "__main__":

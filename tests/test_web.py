@@ -39,10 +39,7 @@ trainGpt2(require("fs").readFileSync(wasm), flags).then(trainer => {
 
 
 def output(*command, **environment):
-    done = subprocess.run(list(map(str, command)), cwd=ROOT, capture_output=True, text=True,
-                          check=False, env={**os.environ, **environment})
-    assert done.returncode == 0, f"{command[:3]}: {done.stderr[:300]}"
-    return done.stdout.strip()
+    return testing.run(*command, **environment).strip()
 
 
 def need(program):
@@ -69,7 +66,7 @@ def test_web_bits_are_those_of_gcc_and_clang():
         output("dev/web/build.sh", modules[-1])
     for (updates, sizes), cc in zip(SIZES, ["gcc", "clang"]):
         flags = [*sizes.split(), *COMMON]
-        hashes = {cc: output("scripts/web_hash.sh", updates, *flags, CC=cc)}
+        hashes = {cc: output("dev/web/build.sh", "--hash", updates, *flags, CC=cc)}
         hashes.update((wasm, hash_in_node(wasm, updates, flags)) for wasm in modules)
         assert len(set(hashes.values())) == 1, hashes
         other = hash_in_node(race.WASM, updates, [*flags, "--seed", "2"])
@@ -158,8 +155,8 @@ def test_web_race():
         assert not tab.errors and not tab.requests, (tab.errors, tab.requests)
     finally:
         tab.close()
-    assert command[0] == "scripts/web_hash.sh", command
-    again = hash_in_node(race.WASM, command[1], command[2:])
+    assert command[:2] == ["dev/web/build.sh", "--hash"], command
+    again = hash_in_node(race.WASM, command[2], command[3:])
     assert again == found, f"the page shows {found}, {' '.join(command)} is {again}"
 
 

@@ -1,5 +1,5 @@
-"""What the tests in Python share: a Python that can draw, the laboratory's modules and its
-experiments at their tiny size, and a line for each test's verdict."""
+"""What the tests in Python share: programs and files, a Python that can draw, the laboratory's
+modules and its experiments at their tiny size, and a line for each test's verdict."""
 import atexit
 import importlib.util
 import json
@@ -13,6 +13,27 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LAB_ROOMS = [os.path.join(ROOT, *room) for room in [("scripts", "lab", "experiments"),
                                                     ("scripts", "lab", "shared"), ("dev", "web")]]
+
+
+os.environ["OMP_WAIT_POLICY"] = "passive"      # tests share a machine with other work
+TRAIN, PREPARE = (os.path.join(ROOT, os.environ.get(key, name)) for key, name in
+                  [("TRAIN", "train_gpt2"), ("PREPARE", "prepare")])
+
+
+def read(*path):
+    """The text of a file of the repository."""
+    with open(os.path.join(ROOT, *path), encoding="utf-8") as file:
+        return file.read()
+
+
+def run(*command, **environment):
+    """What a command prints that must succeed; in the repository's root."""
+    command = [str(word) for word in command]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False,
+                          env={**os.environ, **environment})
+    assert done.returncode == 0, \
+        f"{' '.join(command[:3])}: {(done.stderr or done.stdout).strip()[-400:]}"
+    return done.stdout
 
 
 class Skip(Exception):
@@ -71,8 +92,7 @@ class Tiny:
         self.out, self.python = tempfile.mkdtemp(prefix="lab."), find_python() or sys.executable
         self.ran = set()
         atexit.register(shutil.rmtree, self.out, ignore_errors=True)
-        os.environ.update(MPLCONFIGDIR=self.out,             # nothing in the user's home
-                          OMP_WAIT_POLICY="passive")
+        os.environ["MPLCONFIGDIR"] = self.out                # nothing in the user's home
 
     def start(self, label, *flags, **env):
         """Runs an experiment, whatever becomes of it; flags may name another --out."""

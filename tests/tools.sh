@@ -82,7 +82,7 @@ has_its_turn() { [ $(($1 % $2)) = 0 ]; }               # has_its_turn NUMBER N
 
 lines() { wc -l < "$1" | tr -d ' '; }
 run() {                                     # run COMMAND...: stdout, stderr, status
-    "$@" > "$dir/stdout" 2> "$dir/stderr" < /dev/null
+    "$@" > "$dir/stdout" 2> "$dir/stderr" < "${input:-/dev/null}"
     status=$?
 }
 works() {                                   # works COMMAND...: ends well
@@ -105,4 +105,52 @@ values() {                                  # values EVENT KEY [LOG]: of each su
     local log=${3:-$dir/out}                # a folder stands for the log of the run in it
     [ ! -d "$log" ] || log=$log/log.jsonl
     sed -n "s/^{\"event\":\"$1\"[^}]*\"$2\":\([^,}]*\).*/\1/p" "$log"
+}
+
+# ---- comparing runs, by their names in $dir ----
+
+# apart KEY RUN RUN [FIRST]: the largest relative difference of what the steps log, from step FIRST.
+apart() {
+    paste <(values step "$1" "$dir/$2" | tail -n +"${4:-1}") <(values step "$1" "$dir/$3") | awk '
+        NF != 2 { bad = 1 }
+        { d = $1 == $2 ? 0 : $2 == 0 ? 1 : $1/$2 - 1; if (d < 0) d = -d; if (d > worst) worst = d }
+        END { if (bad || !NR) print "nothing"; else printf "%.1e\n", worst }'
+}
+# The weights of one tensor that are furthest apart, by its norm; K's bias excluded.
+worst() { "$compare" "$dir/$1" "$dir/$2" | sed 's/.*the most, \([^,]*\),.*/\1/'; }
+last() { values "$1" "$2" "$dir/$3" | tail -n 1; }     # last EVENT KEY RUN
+# agree RUN RUN LIMIT [FIRST]: losses of steps and evaluations by LIMIT; norms, the gradient's noise
+# and each tensor's weights by ten times that; the sizes of batches exactly.
+agree() {
+    local key ten=$(awk "BEGIN { print 10 * $3 }") losses=$(apart loss "$1" "$2" "${4:-1}")
+    within "losses of $2 and $1" "$losses" "$3"
+    for key in grad_norm noise_g2 noise_s noise_scale_adam; do
+        [ -z "$(last step $key "$1")" ] ||
+            within "$key of $2 and $1" "$(apart $key "$1" "$2" "${4:-1}")" "$ten"
+    done
+    within "batches of $2 and $1" "$(apart batch_tokens "$1" "$2" "${4:-1}")" 0
+    for key in val_loss val_loss_average train_eval_loss; do
+        [ -z "$(last eval $key "$1")" ] ||
+            near "$key of $2 and $1" "$(last eval $key "$2")" "$(last eval $key "$1")" "$3"
+    done
+    within "weights of $2 and $1" "$(worst "$1" "$2")" "$ten"
+    echo "    $2 and $1: losses apart by $losses, norms by" \
+        "$(apart grad_norm "$1" "$2" "${4:-1}"), weights by $(worst "$1" "$2")"
+}
+same_files() {                              # same_files RUN RUN: tensors of the last checkpoints
+    local file
+    for file in $(cd "$dir/$1/latest" && echo *.safetensors); do
+        cmp -s "$dir/$1/latest/$file" "$dir/$2/latest/$file" ||
+            note "$file of $2 has other bits than $1's"
+    done
+}
+other_weights() {                           # other_weights RUN RUN
+    ! cmp -s "$dir/$1/latest/model.safetensors" "$dir/$2/latest/model.safetensors" ||
+        note "$2 has the bits of $1: nothing is shown"
+}
+cut_at() {                                  # cut_at STEP RUN NAME: RUN as it was at STEP, as NAME
+    rm -rf "${dir:?}/$3"
+    mkdir "$dir/$3"
+    cp -r "$dir/$2/step_$(printf %08d "$1")" "$dir/$3"
+    ln -s "step_$(printf %08d "$1")" "$dir/$3/latest"
 }

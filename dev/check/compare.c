@@ -1,11 +1,11 @@
-// Compares what two programs have recorded (record.h), and prints one line: `right`, or the first
+// Compares what two programs have recorded (compare.h), and prints one line: `right`, or the first
 // wrong element, what it is, what it should be, and a hint.
 //
 //     compare EXPECTED FILE             within each tensor's bound
 //     compare --bits ONE MANY           one program with one thread and with many: the same bits
 #include <stdarg.h>
 #include <stdlib.h>
-#include "record.h"
+#include "compare.h"
 
 typedef struct {
     FILE *file;

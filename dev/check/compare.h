@@ -1,8 +1,8 @@
 // An oracle beside a function: what a function wrote is compared with what it should have written,
 // and the first wrong element is named by its indices. For C, C++ and CUDA alike.
 //
-//     compare.h    a tensor, its bound, the first wrong element
-//     record.h     tensors in a file, so that the oracle may be another program, or PyTorch
+//     compare.h    a tensor, its bound, the first wrong element; tensors in a file, so that the
+//                  oracle may be another program, or PyTorch
 //     side.h       runs the rows of a table, a function's arrays and a call of it, and records them
 //     compare.c    compares two such files: right, or one line that says what is wrong
 //
@@ -16,10 +16,12 @@
 // a tenth of the whole tensor's, since a sum errs by a part of its terms.
 #pragma once
 #include <math.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define FLOAT_ROUNDING 0x1p-24         // half a unit in the last place of a number near 1
 #define BF16_ROUNDING 0x1p-9
@@ -128,4 +130,54 @@ static inline const char *compare_verdict(Comparison *c) {
     snprintf(line, sizeof line, "%s %s%s", compare_element(c, i),
              compare_numbers(c->got[i], c->exact[i]), compare_common(c));
     return line;
+}
+
+// ---- tensors in a file ----
+
+// As one program writes them and compare.c reads them: lines of text, and behind each `tensor` line
+// its elements as doubles.
+//
+//     case SIZES                    what follows is of one call; a verdict ends with its sizes
+//     hint TEXT                     shown behind the first wrong element
+//     tensor NAME LETTERS ROLE BOUND SIZE...
+//     fault TEXT                    the program has found a fault itself, and writes no more
+//     end
+
+// What a function does with an array, and so what is expected of it:
+//     IN       it only reads it: not an element changes
+//     OUT      it writes it; before, all elements are BEFORE_OUT
+//     ADDED    it adds to what the array contains: before, in turn, the two of before_added
+//     IO       it changes it
+//     NEARLY   counts that rounding may change by 2
+//     MOST     costs: at most twice the oracle's
+//     SCRATCH  neither compared nor recorded; NAN before
+typedef enum { IN, OUT, ADDED, IO, NEARLY, MOST, SCRATCH } Role;
+static const char *const ROLE_NAMES[] = { "in", "out", "added", "io", "nearly", "most", "scratch" };
+static const double BEFORE_OUT = 7.0;
+static inline double before_added(size_t i) { return i % 2 ? -2.0 : 0.5; }
+
+static inline void record_head(FILE *out, const Comparison *t, Role role) {
+    fprintf(out, "tensor %s %s %s %.17g", t->name, t->letters, ROLE_NAMES[role], t->bound);
+    for (size_t k = 0; t->letters[k]; k++) fprintf(out, " %zu", t->sizes[k]);
+    fprintf(out, "\n");
+}
+
+static inline void record_floats(FILE *out, const Comparison *t, Role role, const float *x) {
+    record_head(out, t, role);
+    for (size_t i = 0; i < t->n; i++) {
+        double element = x[i];
+        fwrite(&element, sizeof element, 1, out);
+    }
+}
+
+// What a program has found itself, in the line that a verdict shows.
+__attribute__((format(printf, 2, 3), noreturn))
+static inline void record_fault(FILE *out, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    fprintf(out, "fault ");
+    vfprintf(out, format, args);
+    fprintf(out, "\n");
+    fclose(out);
+    _exit(0);                          // not exit: a thread of a parallel loop may be here
 }

@@ -5,14 +5,14 @@
 //
 // A row, in a file that the program includes with TABLE as its name:
 //     CASE(name, sizes, roundings, arrays, BEFORE(...), CALL(...), hint)
-//         F(name, role, letters, sizes...)           floats: normal random numbers; roles: record.h
+//         F(name, role, letters, sizes...)        floats: normal random numbers; roles: compare.h
 //         I(name, role, below, letters, sizes...)    ints below a limit;   D: doubles
 // `sizes` are letters and the largest that is drawn, or the least and the largest: "N70 C3-129".
 // LETTERS, a macro of the program, declares them as variables. BEFORE makes inputs of the numbers,
 // with the functions that are there.
 #pragma once
 #include "../base/rng.h"
-#include "record.h"
+#include "compare.h"
 
 typedef enum { FLOATS, INTS, DOUBLES } Type;
 typedef struct { Comparison t; Role role; Type type; char *x; size_t bytes; } Array;
@@ -109,6 +109,39 @@ static void array_record(const Array *a) {
         fwrite(&x, sizeof x, 1, side.out);
     }
 }
+
+// ---- inputs that tell a right solution from one that is right for numbers near 0 alone ----
+
+// Rows far above and below 0, some with one element far from the others: e^300 overflows.
+static inline void far_rows(float *x, int rows, int width) {
+    for (int i = 0; i < rows*width; i++)
+        x[i] = 2*x[i] + (i / width % 4 == 1 ? -1000 : i / width % 4 == 2 ? 1000 : 0);
+    for (int n = 3; n < rows; n++) x[n*width + n % width] += n % 4 == 3 ? -1e4f : n % 4 ? 0 : 300;
+}
+
+static inline void padding(float *x, int rows, int V, int Vp) {
+    for (int i = 0; i < rows*Vp; i++)
+        if (i % Vp >= V) x[i] = i / Vp % 2 ? NAN : 2000;
+}
+
+// Rows that vary more or less, so that 1e-5 shows, one not at all; and a mean far from 0.
+static inline void spread(float *x, int rows, int width) {
+    static const float SCALES[] = { 1, 4e-3f, 0, 0.05f }, MEANS[] = { 0.5f, 0, 3, 10 };
+    for (int i = 0; i < rows*width; i++)
+        x[i] = x[i] * SCALES[i / width % 4] + MEANS[i / width % 4];
+}
+
+// Queries whose scores all lie hundreds above 0, or below.
+static inline void far_queries(float *qkv, int rows, int NH, int HS) {
+    for (int n = 0; n < rows; n++)
+        for (int h = 0; h < NH; h++) {
+            float *q = qkv + (size_t)n*3*NH*HS + h*HS, *k = q + NH*HS;
+            k[0] = 2;
+            if (n % 3 == 0) q[0] = n % 2 ? 500 : -500;
+        }
+}
+
+// ---- rows ----
 
 #define F(name, role, ...) \
     float *name = (float *)array_new(#name, role, FLOATS, 0, __VA_ARGS__);

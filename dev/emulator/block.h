@@ -5,8 +5,8 @@
 //     report.h      errors
 //     schedule.h    which thread runs next
 //     warp.h        __syncthreads; shuffles
-//     shared.h      __shared__ variables
-//     this file     a block from its first thread to its last; a grid; threadIdx, blockIdx ...
+//     this file     __shared__ variables; a block from its first thread to its last; a grid;
+//                   threadIdx, blockIdx ...
 //
 // Three rules that a kernel must keep are checked here:
 //   1. All threads that have not exited meet at the same __syncthreads: barrier().
@@ -14,10 +14,61 @@
 //   3. Shared memory is written before it is read; it begins as NaNs: shared_new().
 // A violation of rule 1 or 2 is reported with the kernel's name, block, thread, file and line.
 #pragma once
-#include "shared.h"
 #include "warp.h"
 
 namespace emulator {
+
+// ---- shared memory: `__shared__` variables and the dynamic shared memory of a launch ----
+
+// rewrite.c turns a declaration into EMULATOR_SHARED. A variable is allocated when the block's
+// first thread reaches its declaration, and freed when the block ends. It begins as NaNs: a kernel
+// that reads an element before any thread has written it computes NaN. The limits are a GPU's.
+
+// When accesses are counted, nothing else lies so many bytes behind a variable: NaNs, for a watch.
+#ifdef EMULATOR_COUNT
+constexpr size_t SHARED_GAP = 256;
+#else
+constexpr size_t SHARED_GAP = 0;
+#endif
+
+// Each variable is an allocation of its own, so that AddressSanitizer guards its ends.
+inline void *shared_new(int slot, size_t bytes, const char *name) {
+    void *p = nullptr;
+    if (slot >= MAX_SHARED) fail("more than %d __shared__ variables", MAX_SHARED - 1);
+    if (bytes && posix_memalign(&p, 128, bytes + SHARED_GAP))
+        fail("no memory for __shared__ %s", name);
+    if (bytes) memset(p, 0xFF, bytes + SHARED_GAP);          // NaN as float, double and bf16; -1
+    worker.shared[slot] = { p, bytes };
+    return p;
+}
+
+// Where a __shared__ variable lies in the block that this worker counts as number `serial`.
+struct SharedSite { uint64_t serial; void *data; };
+
+EMULATOR_APART EMULATOR_UNCOUNTED
+inline void *static_shared(SharedSite *site, size_t bytes, const char *name) {
+    if (!worker.grid) fail("__shared__ %s outside of a kernel", name);
+    if (site->serial != worker.serial) {
+        site->serial = worker.serial;
+        site->data = shared_new(worker.shared_count++, bytes, name);
+        worker.static_bytes += bytes;
+        if (worker.static_bytes > STATIC_SHARED_LIMIT)
+            fail("more than 48 KB of static __shared__ memory");
+    }
+    return site->data;
+}
+
+#define EMULATOR_SHARED(name, dims, ...) \
+    static thread_local emulator::SharedSite name##_site; \
+    auto &name = *(__VA_ARGS__ (*) dims)emulator::static_shared(&name##_site, \
+                                                               sizeof(__VA_ARGS__ dims), #name)
+
+inline void *dynamic_shared(void) {
+    if (!worker.grid) fail("extern __shared__ outside of a kernel");
+    return worker.shared[0].data;
+}
+
+// ---- a block ----
 
 // A thread that exits counts as arrived, at the barrier and in its warp's collectives.
 inline void thread_exit(void) {

@@ -1,4 +1,4 @@
-// Runs the reader's trainer on small models and records what it computes (dev/check/record.h), for
+// Runs the reader's trainer on small models and records what it computes (dev/check/compare.h), for
 // oracle.py, which computes the same in PyTorch:
 //
 //     open NAME SEED THREADS FILE
@@ -8,7 +8,7 @@
 #define main train_gpt2_main
 #include "train_gpt2.c"
 #undef main
-#include "dev/check/record.h"
+#include "dev/check/compare.h"
 
 // Names begin with check_, since the reader's trainer may have functions of its own.
 static FILE *check_out;

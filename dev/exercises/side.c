@@ -17,7 +17,6 @@ static void step_end(Run *r, Step *s, const Totals *t);
 #include "train_gpt2.c"
 #undef main
 #include "dev/exercises/ranks.h"
-#include "dev/exercises/inputs.h"      // far_rows, padding, spread, far_queries
 
 // ---- settings ----
 

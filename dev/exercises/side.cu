@@ -5,7 +5,6 @@
 #include <omp.h>
 #endif
 #include "kernels.cu"
-#include "dev/exercises/inputs.h"      // far_rows, spread
 
 // ---- launches ----
 

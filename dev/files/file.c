@@ -33,7 +33,7 @@ const char *file_kind(const unsigned char *bytes, size_t n) {
         { "\xA1\xD9\x34\x01", "a shard of Llama 3's tokens (llm.c), 4 bytes each; `prepare text` "
                               "writes shards with 2" },
         { "\xC6\xD7\x34\x01", "a model of llm.c; train_gpt2 --init FILE reads it" },
-        { "\xC8\xD7\x34\x01", "a tokenizer of llm.c; dev/data/fetch_gpt2_vocab.sh fetches "
+        { "\xC8\xD7\x34\x01", "a tokenizer of llm.c; dev/data/fetch.sh vocabulary fetches "
                               "GPT-2's in another format" },
         { "\xFF\xFE", "UTF-16 (or UTF-32); `iconv -f UTF-16 -t UTF-8` converts it" },
         { "\xFE\xFF", "UTF-16 (or UTF-32); `iconv -f UTF-16 -t UTF-8` converts it" },

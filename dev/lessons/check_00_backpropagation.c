@@ -1,5 +1,5 @@
 // Lesson 0: backpropagation through five nodes, by hand, beside measured slopes.
-#include "claim.h"
+#include "lesson.h"
 
 // One sample through five nodes. v[0] is w, the only parameter: two nodes use it. v[1] ... v[4] are
 // 0; a slope at one of them is the slope at a node, since the node's value is moved by it.

@@ -1,7 +1,6 @@
 // Lesson 16: byte pairs. Merges counted by hand beside those of bpe_train.c; then vocabularies of
 // several sizes on tales that they were not learned from.
-#include "claim.h"
-#include "../data/data.h"
+#include "lesson.h"
 
 // ---- merges by hand ----
 

@@ -5,7 +5,7 @@
 
 A page is its Markdown. What is added: formulas are MathML; the functions that a lesson names under
 "The functions to read" are quoted from today's source, with their line numbers; figures are in the
-page; and <!-- picture: NAME --> becomes pictures/NAME.js, a drawing to step through.
+page; and <!-- picture: NAME --> becomes that drawing of pictures.js, to step through.
 """
 import argparse
 import base64
@@ -155,9 +155,16 @@ def image(path):
     return f"data:{IMAGES[os.path.splitext(path)[1]]};base64,{data}"
 
 
+def picture_scripts():
+    """What the stepped pictures share, and the script of each by its name."""
+    shared, *rest = re.split(r"^// ---- picture: (\w+) ----\n", read("dev/lessons/pictures.js"),
+                             flags=re.M)
+    return shared, dict(zip(rest[::2], rest[1::2]))
+
+
 def picture(name):
     """A stepped picture: its script, below a figure whose caption is the script's first comment."""
-    script = read("dev/lessons/pictures", name + ".js")
+    script = picture_scripts()[1][name]
     caption = re.match(r"(?:// .*\n)+", script).group().replace("// ", "")
     return (f"<figure class='stepped' id='picture-{name}'><figcaption>{html.escape(caption)}"
             f"</figcaption></figure>\n<script>\n{script}</script>\n")
@@ -228,7 +235,7 @@ def body(page, out):
     text = PICTURE.sub(lambda found: picture(found.group(1)),
                        md.renderer.render(tokens, md.options, {}))
     if "class='stepped'" in text:
-        text = f"<script>\n{read('dev/lessons/pictures/steps.js')}</script>\n{text}"
+        text = f"<script>\n{picture_scripts()[0]}</script>\n{text}"
     return text
 
 

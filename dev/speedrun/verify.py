@@ -46,13 +46,16 @@ def fail(message):
 # ---------------------------------------------------------------- what an entry may be
 
 class Entry:
-    """NAME.entry: a call of ./train_gpt2 and, if it changes the source, a patch below it."""
+    """NAME.entry: a call of ./train_gpt2 and, if it changes the source, a patch below it. A first
+    line `# on OTHER` applies that entry's patch before."""
 
     def __init__(self, name):
         self.name, self.path = name, os.path.join(HERE, name + ".entry")
         try:
             with open(self.path, encoding="utf-8") as f:
                 command, _, self.patch = f.read().partition("\n--- ")
+            other = re.match(r"# on (\S+)\n", command)
+            self.on = Entry(other[1]) if other else None
         except OSError:
             fail(f"{name}: there is no such entry in dev/speedrun; there are: {' '.join(names())}")
         self.words = command_words(name, command)
@@ -111,6 +114,8 @@ def make(tree, *targets):
 
 def patch(entry, plain, scratch):
     """The tree of an entry: a patched copy of the baseline's, or without a patch that itself."""
+    if entry.on:
+        plain = patch(entry.on, plain, os.path.join(scratch, entry.name))
     if not entry.patch:
         return plain
     tree = os.path.join(scratch, "source", entry.name)

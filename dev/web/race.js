@@ -102,7 +102,7 @@
     }
     const run = runs[1];
     byId("floor").textContent = run.floor ? run.floor.toFixed(2) : "";
-    byId("native").textContent = `scripts/web_hash.sh ${data.hashAt} ${flagsOf(1).join(" ")}`;
+    byId("native").textContent = `dev/web/build.sh --hash ${data.hashAt} ${flagsOf(1).join(" ")}`;
     byId("hash").textContent = run.hash || `(after update ${data.hashAt})`;
   }
 

@@ -1,6 +1,6 @@
 // train_gpt2.c as a library that trains in a browser tab, compiled to WebAssembly: every function
 // of an update is the trainer's own. Only files are missing there, so the tales are written into
-// memory. Compiled for this machine it is a program that prints the same hash (scripts/web_hash.sh).
+// memory. Compiled for this machine it is a program that prints the same hash (build.sh --hash).
 //
 //     web_open()                 after the flags, as on a command line, are in web_flags()
 //     loss = web_step()          one update

@@ -23,7 +23,7 @@
 
 // ---- short vectors, aligned as a GPU requires for one load ----
 
-#include "../whole.h"
+#include "../count.h"                  // EMULATOR_WHOLE
 
 #define EMULATOR_VECTOR(type, name) \
     struct alignas(2*sizeof(type)) name##2 { \
@@ -92,5 +92,4 @@ EMULATOR_LACKS(cudaMallocManaged)
 
 #include "../host/memory.h"
 #include "../host/events.h"
-#include "../host/graphs.h"
 #include "../host/launch.h"

@@ -1,0 +1,369 @@
+// dev/base: lines of a log, which parse and come back exactly; the memory that a process may use;
+// which bytes are UTF-8, and the printer, fed whole, in two pieces at every place, and byte by
+// byte.
+#include <sys/stat.h>
+#include "../dev/base/log.c"
+#include "../dev/base/memory.c"
+#include "../dev/base/utf8.h"
+#include "files.h"
+#include "test.h"
+
+// ---- log.c ----
+
+static void check_contents(const Path *dir, const char *want) {
+    Content c = slurp(dir->text, "log.jsonl");
+    CHECK_MSG(strcmp(c.bytes, want) == 0, "got  %s    want %s", c.bytes, want);
+    free(c.bytes);
+}
+
+// One line that holds a single text, n bytes long; the caller compares what stands in the file.
+static void log_one_text(const Path *dir, const char *text, size_t n) {
+    Log log;
+    Error err;
+    CHECK(log_open(&log, in(dir->text, "log.jsonl").text, LOG_ANY, &err) && log_clear(&log, &err));
+    log_begin(&log, "t");
+    log_text_n(&log, "x", text, n);
+    CHECK(log_end(&log, &err));
+    CHECK(log_close(&log, &err));
+}
+
+// A line is in the file as soon as log_end returns: nothing waits in a buffer for a kill to lose.
+// What is no number is null.
+TEST(a_line_as_written) {
+    #define LINE "{\"event\":\"step\",\"step\":-9223372036854775808,\"loss\":3.14159265," \
+                 "\"lr\":0.0006,\"a\":null,\"b\":null,\"who\":\"a \\\"b\\\"\",\"none\":null," \
+                 "\"yes\":true,\"list\":[1,2]}\n"
+    Path d = folder_make(NULL), path = in(d.text, "log.jsonl");
+    Log log;
+    Error err;
+    CHECK(log_open(&log, path.text, LOG_ANY, &err));
+    log_begin(&log, "step");
+    log_int(&log, "step", -9223372036854775807ll - 1);
+    log_num(&log, "loss", 3.14159265358979);
+    log_num(&log, "lr", 6e-4);
+    log_num(&log, "a", NAN);
+    log_num(&log, "b", -INFINITY);
+    log_text(&log, "who", "a \"b\"");
+    log_text(&log, "none", NULL);
+    log_bool(&log, "yes", true);
+    log_raw(&log, "list", "[1,2]");
+    check_contents(&d, "");
+    CHECK(log_end(&log, &err));
+    check_contents(&d, LINE);
+    log_begin(&log, "end");
+    CHECK(log_end(&log, &err) && log_close(&log, &err));
+    check_contents(&d, LINE "{\"event\":\"end\"}\n");
+    folder_remove(&d);
+}
+
+TEST(escapes) {
+    static const struct { const char *text; size_t n; const char *want; } cases[] = {
+        { "a\nb\tc\rd", 7, "a\\nb\\tc\\u000dd" },
+        { "\0\x1f\x7f", 3, "\\u0000\\u001f\\u007f" },
+        { "\"\\/", 3, "\\\"\\\\/" },
+        { "\xC3\xA9\xE2\x82\xAC\xF0\x9F\x90\x8D", 9, "\xC3\xA9\xE2\x82\xAC\xF0\x9F\x90\x8D" },
+        { "\xF4\x8F\xBF\xBF", 4, "\xF4\x8F\xBF\xBF" },                    // U+10FFFF, the last
+        { "a\xFFz", 3, "a\xEF\xBF\xBDz" },
+        { "\xC3\xA9", 1, "\xEF\xBF\xBD" },                                // cut short
+        { "\xC3(", 2, "\xEF\xBF\xBD(" },
+        { "", 0, "" },
+    };
+    Path d = folder_make(NULL);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char want[128];
+        log_one_text(&d, cases[i].text, cases[i].n);
+        snprintf(want, sizeof want, "{\"event\":\"t\",\"x\":\"%s\"}\n", cases[i].want);
+        check_contents(&d, want);
+    }
+    folder_remove(&d);
+}
+
+// Longer than the line's first buffer, and repaired all along.
+TEST(a_long_text) {
+    enum { N = 100000 };
+    Path d = folder_make(NULL);
+    char *text = (char *)alloc_or_die(N, "a text");
+    size_t wrong = 0, before = strlen("{\"event\":\"t\",\"x\":\"");
+    memset(text, 0xFF, N);
+    log_one_text(&d, text, N);
+    Content c = slurp(d.text, "log.jsonl");
+    for (size_t i = 0; i < N; i++) wrong += memcmp(c.bytes + before + 3*i, "\xEF\xBF\xBD", 3) != 0;
+    CHECK(wrong == 0 && c.n == before + 3*N + 3 && strcmp(c.bytes + c.n - 3, "\"}\n") == 0);
+    free(c.bytes);
+    free(text);
+    folder_remove(&d);
+}
+
+// What is logged of a float32 is that float32.
+TEST(nine_digits_bring_a_float_back) {
+    Log log;
+    Error err;
+    CHECK(log_open(&log, "/dev/null", LOG_ANY, &err));
+    uint32_t bits = 1;
+    for (int i = 0; i < 20000; i++) {
+        bits = bits * 1664525u + 1013904223u;
+        float x;
+        memcpy(&x, &bits, sizeof x);
+        if (!isfinite(x)) continue;
+        log.length = 0;
+        log_num(&log, "x", x);
+        log_bytes(&log, "", 1);
+        float back = strtof(log.line + strlen("\"x\":"), NULL);
+        CHECK_MSG(memcmp(&back, &x, sizeof x) == 0, "%s is not %.17g", log.line, (double)x);
+    }
+    CHECK(log_close(&log, &err));
+}
+
+TEST(a_full_disk_is_told) {
+    Log log;
+    Error err;
+    if (access("/dev/full", W_OK) != 0) SKIP("needs /dev/full");
+    CHECK(log_open(&log, "/dev/full", LOG_ANY, &err));
+    log_begin(&log, "step");
+    err.text[0] = '\0';
+    CHECK(!log_end(&log, &err));
+    CHECK_MSG(strstr(err.text, "/dev/full") && strstr(err.text, "No space"), "%s", err.text);
+    log_close(&log, &err);
+}
+
+TEST(what_cannot_be_opened_is_told) {
+    static const char *const paths[] = { "/no/such/directory/log.jsonl", "/" };
+    for (int i = 0; i < 4; i++) {
+        Log log;
+        Error err;
+        CHECK(!log_open(&log, paths[i / 2], i % 2 ? LOG_OURS : LOG_ANY, &err));
+        CHECK_MSG(strstr(err.text, paths[i / 2]) && !strchr(err.text, '\n'), "%s", err.text);
+    }
+}
+
+static void append_end(const char *path) {
+    Log log;
+    Error err;
+    CHECK_MSG(log_open(&log, path, LOG_OURS, &err), "%s", err.text);
+    log_begin(&log, "end");
+    CHECK(log_end(&log, &err) && log_close(&log, &err));
+}
+
+TEST(appending_cuts_a_torn_line) {
+    Path d = folder_make(NULL), path = in(d.text, "log.jsonl");
+    append_end(path.text);                               // no file yet
+    check_contents(&d, "{\"event\":\"end\"}\n");
+    put_text(d.text, "log.jsonl", "{\"event\":\"step\"}\n{\"event\":\"st");
+    append_end(path.text);
+    check_contents(&d, "{\"event\":\"step\"}\n{\"event\":\"end\"}\n");
+    put_text(d.text, "log.jsonl", "{\"ev");
+    append_end(path.text);
+    check_contents(&d, "{\"event\":\"end\"}\n");
+    folder_remove(&d);
+}
+
+// A file that is no log is refused, and has the same bytes afterwards.
+TEST(a_file_that_is_no_log) {
+    static const char *const files[] = {
+        "my notes\n", "{\"name\":\"a package\"}\n", "{\"events\":1}\n", "x",
+    };
+    Path d = folder_make(NULL), path = in(d.text, "log.jsonl");
+    Log log;
+    Error err;
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        put_text(d.text, "log.jsonl", files[i]);
+        CHECK(!log_open(&log, path.text, LOG_OURS, &err));
+        CHECK_MSG(strstr(err.text, path.text) && strstr(err.text, "--overwrite"), "%s", err.text);
+        check_contents(&d, files[i]);
+        CHECK(log_open(&log, path.text, LOG_ANY, &err));
+        check_contents(&d, files[i]);                // until log_clear
+        CHECK(log_clear(&log, &err) && log_close(&log, &err));
+        check_contents(&d, "");
+    }
+    folder_remove(&d);
+}
+
+TEST(durations_and_counts) {
+    static const struct { double n; const char *duration, *count; } cases[] = {
+        { 0, "0:00", "0" }, { 0.4, "0:00", NULL }, { 42, "0:42", "42" }, { 59.6, "1:00", NULL },
+        { 599, "9:59", "599" }, { 3599.6, "1:00:00", NULL }, { 3909, "1:05:09", "3.91k" },
+        { 360000, "100:00:00", "360k" }, { NAN, "-:--", NULL }, { -1, "-:--", NULL },
+        { 1e300, "-:--", NULL }, { 999, NULL, "999" }, { 1000, NULL, "1.00k" },
+        { 9994, NULL, "9.99k" }, { 9996, NULL, "10.0k" }, { 12345, NULL, "12.3k" },
+        { 99949, NULL, "99.9k" }, { 99960, NULL, "100k" }, { 999499, NULL, "999k" },
+        { 999500, NULL, "1.00M" },
+        { 1.24e8, NULL, "124M" }, { 9.81e9, NULL, "9.81B" }, { 1.5e16, NULL, "15000T" },
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        Shown duration = duration_text(cases[i].n), count = count_text(cases[i].n);
+        CHECK_MSG(!cases[i].duration || strcmp(duration.text, cases[i].duration) == 0,
+                  "%g s is %s, not %s", cases[i].n, duration.text, cases[i].duration);
+        CHECK_MSG(!cases[i].count || strcmp(count.text, cases[i].count) == 0,
+                  "%.0f is %s, not %s", cases[i].n, count.text, cases[i].count);
+    }
+}
+
+// ---- memory.c: the limits of control groups, from a tree of files as Linux shows them ----
+
+TEST(limits_of_control_groups) {
+    static const struct { const char *groups; double limit; } cases[] = {
+        { "0::/", 9e9 },
+        { "0::/out", 5e9 },                              // the smaller one is outside
+        { "0::/out/in", 4e9 },
+        { "0::/free", 9e9 },                             // "max"
+        { "0::/gone/deeper", 9e9 },
+        { "9:name=systemd:/out\n8:pids:/out", INFINITY },
+        { "4:memory:/v1\n0::/", 2e9 },                   // both versions
+        { "4:memory:/", 3e9 },
+        { "", INFINITY },
+    };
+    const char *folders[] = { "out", "out/in", "free", "memory", "memory/v1" };
+    Path d = folder_make(NULL);
+    const char *root = d.text;
+    for (int i = 0; i < 5; i++) mkdir(in(root, folders[i]).text, 0777);
+    put_text(root, "memory.max", "9000000000");
+    put_text(root, "out/memory.max", "5000000000");
+    put_text(root, "out/in/memory.max", "4000000000");
+    put_text(root, "free/memory.max", "max");
+    put_text(root, "memory/memory.limit_in_bytes", "3000000000");
+    put_text(root, "memory/v1/memory.limit_in_bytes", "2000000000");
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        put_text(root, "groups", cases[i].groups);
+        double limit = cgroup_limit(in(root, "groups").text, root);
+        CHECK_MSG(limit == cases[i].limit, "%s: %.0f", cases[i].groups, limit);
+    }
+    CHECK(cgroup_limit(in(root, "none").text, root) == INFINITY);
+    folder_remove(&d);
+}
+
+TEST(memory_of_this_machine) {
+    CHECK_MSG(ram_total() > 1e8 && ram_total() <= ram_limit(), "%.0f", ram_total());
+    CHECK_MSG(ram_free() > 0.0 && ram_free() <= ram_limit(), "%.0f", ram_free());
+    ram_check(1);
+}
+
+// ---- utf8.h, from the other side: by writing every character ----
+
+// The bytes of a code point; 0 for what is none.
+static size_t encode(unsigned char out[4], unsigned c) {
+    if (c > 0x10FFFF || (c >= 0xD800 && c <= 0xDFFF)) return 0;
+    size_t n = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+    static const unsigned char lead[5] = { 0, 0, 0xC0, 0xE0, 0xF0 };
+    for (size_t i = n; i-- > 1; c >>= 6) out[i] = (unsigned char)(0x80 | (c & 0x3F));
+    out[0] = (unsigned char)(lead[n] | c);
+    return n;
+}
+
+TEST(utf8_every_character) {
+    for (unsigned c = 0; c <= 0x10FFFF; c++) {
+        unsigned char s[8] = { 0 };
+        size_t n = encode(s, c);
+        if (n > 0) CHECK_MSG(utf8_length(s, 8) == n && !utf8_begins(s, n), "U+%04X", c);
+        for (size_t k = 1; k < n; k++)
+            CHECK_MSG(utf8_length(s, k) == 0 && utf8_begins(s, k), "%zu bytes of U+%04X", k, c);
+    }
+}
+
+// Two bytes of any kind, with the bytes at the edges of a range after them: a character is what
+// encode() writes, read back.
+TEST(utf8_what_is_no_character) {
+    static const unsigned char edge[] = { 0, 0x7F, 0x80, 0xBF, 0xC0, 0xFF };
+    for (int first = 0; first <= 0xFFFF; first++)
+        for (int k = 0; k < 36; k++) {
+            unsigned char s[4] = { (unsigned char)(first >> 8), (unsigned char)first,
+                                   edge[k / 6], edge[k % 6] }, whole[4];
+            size_t n = s[0] < 0x80 ? 1 : s[0] < 0xE0 ? 2 : s[0] < 0xF0 ? 3 : 4;
+            unsigned c = n == 1 ? s[0] : s[0] & (0xFFu >> (n + 1));
+            for (size_t i = 1; i < n; i++) c = c << 6 | (s[i] & 0x3F);
+            bool is = s[0] < 0xF8 && encode(whole, c) == n && memcmp(s, whole, n) == 0;
+            CHECK_MSG(utf8_length(s, 4) == (is ? n : 0), "%02x %02x %02x %02x", s[0], s[1], s[2],
+                      s[3]);
+        }
+}
+
+// ---- the printer of utf8.h ----
+
+// What the printer writes for n bytes that come in pieces: the first `cut` and the rest, or, with
+// cut > n, byte by byte. At most `size` bytes, zero-terminated.
+static void print_in_pieces(char *out, size_t size, const char *bytes, size_t n, size_t cut) {
+    Utf8Printer printer = { .n = 0 };
+    FILE *f = fmemopen(out, size, "w");
+    if (!f) abort();
+    if (cut <= n) {
+        utf8_print(&printer, f, bytes, cut);
+        utf8_print(&printer, f, bytes + cut, n - cut);
+    } else {
+        for (size_t i = 0; i < n; i++) utf8_print(&printer, f, bytes + i, 1);
+    }
+    utf8_print_end(&printer, f);
+    fclose(f);
+}
+
+static void check_printed(const char *bytes, const char *expected) {
+    size_t n = strlen(bytes);
+    for (size_t cut = 0; cut <= n + 1; cut++) {
+        char out[256] = "";
+        print_in_pieces(out, sizeof out, bytes, n, cut);
+        CHECK_MSG(strcmp(out, expected) == 0, "cut at %zu of %zu: '%s', not '%s'", cut, n, out,
+                  expected);
+    }
+}
+
+#define BAD "\xEF\xBF\xBD"            // U+FFFD
+
+// What was a beginning until a byte came that does not fit counts as one character lost, as in
+// the Unicode standard (3.9, "maximal subparts"), Python and browsers; and so at the end.
+TEST(printer_mends_what_is_no_character) {
+    static const char *const cases[][2] = {
+        { "", "" }, { "a\x80z", "a" BAD "z" }, { "a\xFFz\xFE", "a" BAD "z" BAD },
+        { "na\xC3\xAFve \xE2\x82\xAC 5 \xF0\x9F\x99\x82!\n",
+          "na\xC3\xAFve \xE2\x82\xAC 5 \xF0\x9F\x99\x82!\n" },
+        { "\xC0\xAF", BAD BAD },                          // overlong
+        { "\xED\xA0\x80", BAD BAD BAD },                  // a surrogate
+        { "\xC3\xC3\xA9", BAD "\xC3\xA9" },               // the second begins anew
+        { "\xE2\x82z", BAD "z" }, { "z\xF0\x9F\x99", "z" BAD },
+        { "\xF0\x9F\x99\xF0\x9F\x99\x82", BAD "\xF0\x9F\x99\x82" },
+    };
+    for (size_t i = 0; i < COUNT(cases); i++)
+        check_printed(cases[i][0], cases[i][1]);
+}
+
+// A character is shown with its last byte, not with the byte after it.
+TEST(printer_holds_nothing_whole_back) {
+    char out[64] = "";
+    Utf8Printer printer = { .n = 0 };
+    FILE *f = fmemopen(out, sizeof out, "w");
+    static const char text[] = "a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x99\x82";
+    static const size_t shown[] = { 1, 1, 3, 3, 3, 6, 6, 6, 6, 10 };
+    for (size_t i = 0; i < COUNT(shown); i++) {
+        utf8_print(&printer, f, text + i, 1);
+        fflush(f);
+        CHECK_MSG((size_t)ftell(f) == shown[i], "after byte %zu: %ld bytes", i, ftell(f));
+    }
+    utf8_print(&printer, f, "\xE2\x82", 2);
+    utf8_print_end(&printer, f);
+    utf8_print(&printer, f, "z", 1);             // after an end it starts anew
+    fclose(f);
+    CHECK(strcmp(out + 10, BAD "z") == 0);
+}
+
+// On a terminal, control characters and what reorders text are shown by number; a file receives
+// them as they are.
+TEST(printer_spares_the_terminal) {
+    static const char text[] = "a\x1B[2J\tb\r\n\xC2\x9B" "c\x7F\xC3\xA9\xE2\x80\xAE\xE2\x81\xA9"
+                               "\xE2\x80\xA9\xE2\x81\xA5\xE2\x81\xAA\xC2\xA0\0z";
+    static const char shown[] = "a\\x1b[2J\tb\\x0d\n\\u009bc\\x7f\xC3\xA9\\u202e\\u2069"
+                                "\xE2\x80\xA9\xE2\x81\xA5\xE2\x81\xAA\xC2\xA0\\x00z";
+    for (int terminal = 0; terminal < 2; terminal++) {
+        char *out = NULL;
+        size_t n;
+        FILE *f = open_memstream(&out, &n);
+        Utf8Printer u = { .terminal = terminal };
+        utf8_print(&u, f, text, sizeof text - 1);
+        utf8_print_end(&u, f);
+        fclose(f);
+        size_t length = terminal ? sizeof shown - 1 : sizeof text - 1;
+        CHECK(n == length && memcmp(out, terminal ? shown : text, n) == 0);
+        free(out);
+    }
+}
+
+int main(void) {
+    *program_name() = "test_base";
+    return run_tests();
+}

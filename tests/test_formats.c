@@ -1,0 +1,515 @@
+// Files of others: safetensors, llm.c's models, GGUF. What is written is read back to the bit, and
+// what is damaged is refused in one line. That llama.cpp's package writes and reads the same:
+// test_gguf.py.
+#include <float.h>
+#include "../dev/files/safetensors.c"
+#include "../dev/files/gguf.c"
+#include "../dev/data/tokenizer.c"
+#include "../dev/base/rng.h"
+#include "files.h"
+#include "test.h"
+
+typedef struct { unsigned char *bytes; size_t n; } Image;            // a file in memory
+
+// ---- safetensors.c ----
+
+// The header with its length before it, then n_data bytes 0, 1, 2, ...
+static Image safe_make(const char *header, size_t n_data) {
+    uint64_t length = strlen(header);
+    Image m = { NULL, 8 + length + n_data };
+    m.bytes = malloc(m.n);
+    memcpy(m.bytes, &length, 8);
+    memcpy(m.bytes + 8, header, length);
+    for (size_t i = 0; i < n_data; i++) m.bytes[8 + length + i] = (unsigned char)i;
+    return m;
+}
+
+static const SafeTensor *safe_find(const SafeTensors *s, const char *name) {
+    for (size_t i = 0; i < s->n_tensors; i++)
+        if (strcmp(s->tensors[i].name, name) == 0) return &s->tensors[i];
+    return NULL;
+}
+
+TEST(safetensors_reads_a_file) {
+    Image m = safe_make("{\"b\":{\"dtype\":\"F32\",\"shape\":[2,1],\"data_offsets\":[4,12]},"
+                        "\"__metadata__\":{\"format\":\"pt\"},"
+                        "\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},"
+                        "\"empty\":{\"dtype\":\"F32\",\"shape\":[0,7],\"data_offsets\":[4,4]},"
+                        "\"scalar\":{\"dtype\":\"BF16\",\"shape\":[],\"data_offsets\":[12,14]}}  ",
+                        14);
+    SafeTensors s;
+    Error err = { "" };
+    bool parsed = safetensors_parse(&s, m.bytes, m.n, &err);
+    CHECK_MSG(parsed, "%s", err.text);
+    if (!parsed) return;
+    const SafeTensor *b = safe_find(&s, "b"), *scalar = safe_find(&s, "scalar");
+    CHECK(s.n_tensors == 4 && strcmp(s.tensors[0].name, "b") == 0 && !safe_find(&s, "c"));
+    CHECK(b && b->n_dims == 2 && b->dims[0] == 2 && b->dims[1] == 1 && b->count == 2);
+    CHECK(scalar && scalar->n_dims == 0 && scalar->count == 1);
+    float values[2];
+    CHECK(safetensors_read(values, b, &err) && memcmp(values, s.data + 4, 8) == 0);
+    CHECK(safetensors_read(values, scalar, &err) && values[0] == float_from_bf16(0x0D0C));
+    CHECK(safetensors_read(values, safe_find(&s, "empty"), &err));
+    CHECK(!safetensors_read(values, safe_find(&s, "a"), &err));
+    CHECK(strcmp(err.text, "tensor \"a\" is U8; expected F32, BF16 or F16") == 0);
+    safetensors_close(&s);
+    free(m.bytes);
+}
+
+TEST(safetensors_refusals) {
+    #define ENTRY(dtype, shape, offsets) \
+        "{\"a\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}}"
+    static const struct { const char *header; size_t n_data; const char *error; } cases[] = {
+        { ENTRY("F32", "[2]", "[0,8]"), 7, "truncated: 7 bytes of tensors, the header describes" },
+        { ENTRY("F32", "[2]", "[0,8]"), 9, "1 bytes after the last tensor" },
+        { ENTRY("F32", "[2]", "[0,4]"), 4, "tensor \"a\": its shape and dtype do not match its 4" },
+        { ENTRY("F33", "[2]", "[0,8]"), 8, "tensor \"a\": unknown dtype \"F33\"" },
+        { ENTRY("F32", "[-2]", "[0,8]"), 8, "tensor \"a\": \"shape\" must list sizes" },
+        { ENTRY("F32", "[4294967296,4294967296]", "[0,0]"), 0, "tensor \"a\": its shape" },
+        { ENTRY("F32", "[2]", "[8,0]"), 8, "tensor \"a\": \"data_offsets\" must be [begin" },
+        { ENTRY("F32", "2", "[0,8]"), 8, "tensor \"a\": byte 28: \"shape\" must be a list, not a" },
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, "tensor \"a\": \"data_offsets\" is" },
+        { "{\"a\":3}", 4, "tensor \"a\": \"dtype\" is missing" },
+        { "", 0, "the header: byte 0: the text ends where a value was expected" },
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        Image m = safe_make(cases[i].header, cases[i].n_data);
+        SafeTensors s;
+        Error err = { "accepted" };
+        if (safetensors_parse(&s, m.bytes, m.n, &err)) safetensors_close(&s);
+        CHECK_MSG(strncmp(err.text, cases[i].error, strlen(cases[i].error)) == 0,
+                  "%s: %s; expected: %s", cases[i].header, err.text, cases[i].error);
+        free(m.bytes);
+    }
+}
+
+static const char *safe_error(const char *bytes, size_t n, Error *err) {
+    SafeTensors s;
+    unsigned char *copy = malloc(n + !n);
+    memcpy(copy, bytes, n);
+    snprintf(err->text, sizeof err->text, "accepted");
+    if (safetensors_parse(&s, copy, n, err)) safetensors_close(&s);
+    free(copy);
+    return err->text;
+}
+
+TEST(safetensors_refuses_foreign_files) {
+    Error err;
+    CHECK(strstr(safe_error("<!DOCTYPE html><html>404", 24, &err), "a web page (HTML)"));
+    CHECK(strstr(safe_error("PK\x03\x04 and what follows", 20, &err), "PyTorch archive"));
+    CHECK(strstr(safe_error("hello, what is this", 19, &err), "not a safetensors file"));
+    CHECK(strstr(safe_error("", 0, &err), "truncated: 0 bytes"));
+    CHECK(strstr(safe_error("\x02\0\0\0\0\0\0\0{", 9, &err), "truncated: 9 bytes, but a header"));
+    CHECK(strstr(safe_error("\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF{}", 10, &err),
+                 "a header of 1844674"));
+}
+
+// Every half there is, against the definition.
+TEST(floats_from_halves) {
+    for (unsigned bits = 0; bits < 65536; bits++) {
+        int exponent = (int)(bits >> 10 & 31), fraction = (int)(bits & 1023);
+        double value = exponent == 31 ? (fraction ? NAN : INFINITY)
+                     : exponent ? ldexp(1024 + fraction, exponent - 25) : ldexp(fraction, -24);
+        float got = float_from_f16((uint16_t)bits), expected = (float)(bits >> 15 ? -value : value);
+        bool same = isnan(value) ? isnan(got) : memcmp(&got, &expected, sizeof got) == 0;
+        CHECK_MSG(same, "%04x gives %g", bits, got);
+    }
+    CHECK(float_from_bf16(0x3F80) == 1.0f && float_from_bf16(0xC0A0) == -5.0f);
+    CHECK(float_from_bf16(0x7F7F) < FLT_MAX && isinf(float_from_bf16(0x7F80)));
+}
+
+// A file of n tensors, whose numbers lie one after the other.
+static bool safe_write(const char *path, const SafeOutput *out, size_t n, const float *data,
+                       Error *err) {
+    size_t count = 0;
+    for (size_t i = 0; i < n; i++) count += safetensors_output_count(&out[i]);
+    unlink(path);
+    int fd = safetensors_create(path, out, n, err);
+    bool put = fd >= 0 && file_put(fd, data, count * sizeof *data, path, err);
+    return fd >= 0 && file_close(fd, path, err) && put;
+}
+
+TEST(safetensors_writes_reads_back_and_refuses_every_cut) {
+    Path d = folder_make(NULL), path = in(d.text, "x");
+    float data[] = { 1.0f, -0.0f, NAN, INFINITY, FLT_MIN / 8, 3.14159274f };
+    const size_t first[3] = { 0, 2, 5 };
+    SafeOutput out[3] = { { "transformer.a", 2, { 2, 1 } }, { "b", 1, { 3, 0 } },
+                          { "c", 1, { 1, 0 } } };
+    Error err = { "" };
+    for (size_t n = 0; n <= 3; n++) {
+        CHECK_MSG(safe_write(path.text, out, n, data, &err), "%s", err.text);
+        SafeTensors s;
+        bool opened = safetensors_open(&s, path.text, &err);
+        CHECK_MSG(opened && s.n_tensors == n, "%s", err.text);
+        CHECK((s.data - s.file.bytes) % 8 == 0);
+        for (size_t i = 0; opened && i < n; i++) {
+            const SafeTensor *t = safe_find(&s, out[i].name);
+            CHECK(t && t->n_dims == out[i].n_dims && t->dims[0] == out[i].dims[0]);
+            CHECK(memcmp(t->data, data + first[i], t->end - t->begin) == 0);
+        }
+        if (opened) safetensors_close(&s);
+        Content c = slurp(d.text, "x");
+        CHECK(strstr(c.bytes + 8, "\"__metadata__\":{\"format\":\"pt\"}") != NULL);
+        for (size_t cut = 0; cut < c.n; cut++)
+            CHECK_MSG(strcmp(safe_error(c.bytes, cut, &err), "accepted") != 0, "at %zu", cut);
+        free(c.bytes);
+    }
+    folder_remove(&d);
+    CHECK(safetensors_create("/nowhere/x", out, 3, &err) == -1
+          && strstr(err.text, "/nowhere/x: cannot"));
+}
+
+// ---- llmc.c: model files as llm.c's documentation of the format has them ----
+
+static void llmc_put(Image *m, float x, int version) {
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    uint16_t half = (uint16_t)(bits >> 16);
+    if (version == LLMC_BF16) memcpy(m->bytes + m->n, &half, 2);
+    else memcpy(m->bytes + m->n, &bits, 4);
+    m->n += version == LLMC_BF16 ? 2 : 4;
+}
+
+// Element (row, col) of a tensor of ours: small whole numbers, which bf16 holds exactly.
+static float llmc_value(int kind, int layer, size_t row, size_t col) {
+    return (float)(mix64((uint64_t)(kind + 100*layer)*1000000u + row*1000u + col) % 255) - 127.0f;
+}
+
+// What llm.c writes: kind by kind, all layers of a kind together, matrices of blocks (out, in), the
+// embedding padded with rows that nothing may read.
+static Image llmc_make(const Config *c, int padded, int version) {
+    size_t extra = (size_t)(padded - c->V) * (size_t)c->C;
+    Image m = { calloc(1, 1024 + 4*(gpt2_n_params(c) + extra)), 1024 };
+    int32_t header[8] = { 20240326, version, c->P, c->V, c->L, c->NH, c->C, padded };
+    memcpy(m.bytes, header, sizeof header);
+    for (int kind = 0; kind < N_KINDS; kind++) {
+        bool in_block = kind >= LN1_GAIN && kind <= MLP_PROJ_B;
+        size_t rows = dim_size(c, tensor_kind(kind)->rows), cols = kind_count(c, kind) / rows;
+        for (int layer = 0; layer < (in_block ? c->L : 1); layer++) {
+            if (in_block)
+                for (size_t out = 0; out < cols; out++)
+                    for (size_t in = 0; in < rows; in++)
+                        llmc_put(&m, llmc_value(kind, layer, in, out), version);
+            else
+                for (size_t i = 0; i < rows * cols; i++)
+                    llmc_put(&m, llmc_value(kind, 0, i / cols, i % cols), version);
+        }
+        if (kind == WTE)
+            for (int i = 0; i < (padded - c->V) * c->C; i++) llmc_put(&m, NAN, version);
+    }
+    return m;
+}
+
+TEST(llmc_reads_both_versions) {
+    const Config configs[] = { { 3, 2, 4, 5, 7, 0 }, { 1, 1, 1, 1, 1, 0 }, { 2, 5, 35, 50, 6, 0 } };
+    for (int i = 0; i < 6; i++) {
+        Config c = configs[i % 3], read;
+        Image m = llmc_make(&c, c.V + (i % 3) * 3, i < 3 ? LLMC_FP32 : LLMC_BF16);
+        Error err = { "" };
+        float *flat = calloc(gpt2_n_params(&c), sizeof *flat);
+        CHECK_MSG(llmc_config(&read, m.bytes, m.n, &err) && memcmp(&read, &c, sizeof c) == 0,
+                  "%s", err.text);
+        for (int b = 0; b < gpt2_n_buckets(&c); b++) {
+            Range range = gpt2_bucket(&c, b);
+            llmc_params(flat + range.begin, range, &c, m.bytes);
+        }
+        for (int k = 0; k < gpt2_n_tensors(&c); k++) {
+            Tensor t = gpt2_tensor(&c, k);
+            int layer = t.layer < 0 ? 0 : t.layer, wrong = 0;
+            for (size_t j = 0; j < t.count; j++)
+                wrong += flat[t.offset + j] != llmc_value(t.kind, layer, j / t.cols, j % t.cols);
+            CHECK_MSG(wrong == 0, "%s: %d of %zu", t.key, wrong, t.count);
+        }
+        free(flat);
+        free(m.bytes);
+    }
+}
+
+TEST(llmc_refuses_every_cut) {
+    const Config c = { 1, 1, 2, 3, 2, 0 };
+    Image m = llmc_make(&c, 4, LLMC_BF16);
+    for (size_t cut = 0; cut < m.n + 2; cut++) {
+        if (cut == m.n) continue;
+        unsigned char *copy = calloc(1, cut + 1);        // one more than there should be, too
+        memcpy(copy, m.bytes, cut < m.n ? cut : m.n);
+        Config read;
+        Error err = { "" };
+        CHECK_MSG(!llmc_config(&read, copy, cut, &err) && err.text[0], "cut at %zu", cut);
+        free(copy);
+    }
+    free(m.bytes);
+}
+
+TEST(llmc_refuses_bad_headers) {
+    static const struct { int word; int32_t value; const char *error; } cases[] = {
+        { 0, 20240325, "not a model file of llm.c (its first word must be 20240326)" },
+        { 1, 1, "version 1; expected 3 (fp32) or 5 (bf16)" },
+        { 1, 5, "bytes, but its header needs" },
+        { 3, -1, "word 3 of the header is -1, not a valid size" },
+        { 4, 2, "truncated" }, { 2, 1, "damaged" },
+        { 4, INT32_MAX, "word 4 of the header is 2147483647, not a valid size" },
+        { 5, 4, "4 heads do not divide 2 channels" },
+        { 7, 2, "a vocabulary of 3, but a padded one of 2" },
+    };
+    const Config c = { 1, 1, 2, 3, 2, 0 };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        Image m = llmc_make(&c, 4, LLMC_FP32);
+        memcpy(m.bytes + 4*cases[i].word, &cases[i].value, 4);
+        Config read;
+        Error err = { "accepted" };
+        llmc_config(&read, m.bytes, m.n, &err);
+        CHECK_MSG(strstr(err.text, cases[i].error), "%s; expected: %s", err.text, cases[i].error);
+        free(m.bytes);
+    }
+}
+
+// ---- gguf.c ----
+
+static const Config SMALL = { 2, 2, 4, 5, 7, 0 };
+
+// Element i of a tensor of ours: small whole numbers, which every type holds exactly.
+static float gguf_value(const Tensor *t, size_t i) {
+    uint64_t place = (uint64_t)(t->kind + 100*(t->layer + 1))*1000000u + i;
+    return (float)(mix64(place) % 255) - 127.0f;
+}
+
+// A model whose tensors hold gguf_value, and this tokenizer; NULL: a list of empty tokens.
+static bool gguf_write(const char *path, const Config *c, FloatType type, const Tokenizer *t,
+                       Error *err) {
+    GgufHeader h;
+    float *scratch = malloc(4*(size_t)c->C*(size_t)c->C * sizeof *scratch);
+    gguf_begin(&h);
+    gguf_put_model(&h, c, type);
+    if (t) tokenizer_put_gguf(&h, t, c->V);
+    else gguf_put_array(&h, "tokenizer.ggml.tokens", GGUF_TEXT, (uint64_t)c->V);
+    for (int i = 0; !t && i < c->V; i++) gguf_put_text(&h, "", 0);
+    gguf_put_tensors(&h, c, type);
+    gguf_end(&h);
+    unlink(path);
+    int fd = file_create(path, err);
+    bool put = fd >= 0 && file_put(fd, h.t.text, h.t.n, path, err);
+    for (int i = 0; put && i < gpt2_n_tensors(c); i++) {
+        Tensor tensor = gpt2_tensor(c, i);
+        float *in = malloc(tensor.count * sizeof *in);
+        for (size_t j = 0; j < tensor.count; j++) in[j] = gguf_value(&tensor, j);
+        put = gguf_append(fd, in, &tensor, type, scratch, path, err);
+        free(in);
+    }
+    free(scratch);
+    free(h.t.text);
+    return fd >= 0 && file_close(fd, path, err) && put;
+}
+
+// The same in memory; the caller frees its bytes.
+static Content gguf_make(const Config *c, FloatType type) {
+    Path d = folder_make(NULL);
+    Error err;
+    if (!gguf_write(in(d.text, "m.gguf").text, c, type, NULL, &err)) die("%s", err.text);
+    Content content = slurp(d.text, "m.gguf");
+    folder_remove(&d);
+    return content;
+}
+
+// Whether every element is where gpt2.h has it.
+static void check_values(const GgufModel *g, const Config *c) {
+    CHECK(memcmp(&g->c, c, sizeof *c) == 0);
+    for (int i = 0; i < gpt2_n_tensors(c); i++) {
+        Tensor t = gpt2_tensor(c, i);
+        float *out = malloc(t.count * sizeof *out);
+        size_t wrong = 0;
+        gguf_tensor(out, g, i);
+        for (size_t j = 0; j < t.count; j++) wrong += out[j] != gguf_value(&t, j);
+        CHECK_MSG(wrong == 0, "%s: %zu of %zu", t.key, wrong, t.count);
+        free(out);
+    }
+}
+
+// ---- what gguf.c refuses ----
+
+static const char *gguf_error(const char *bytes, size_t n, Error *err) {
+    unsigned char *copy = malloc(n ? n : 1);                     // its end is the heap's
+    GgufModel g;
+    snprintf(err->text, sizeof err->text, "accepted");
+    memcpy(copy, bytes, n);
+    if (gguf_model(&g, copy, n, err)) gguf_model_free(&g);
+    free(copy);
+    return err->text;
+}
+
+TEST(gguf_refuses_every_cut) {
+    Content m = gguf_make(&SMALL, FLOAT_16);
+    Tensor last = gpt2_tensor(&SMALL, gpt2_n_tensors(&SMALL) - 1);
+    size_t padding = (32 - 4*last.count % 32) % 32;              // which may be missing
+    Error err;
+    for (size_t cut = 0; cut < m.n - padding; cut++)
+        CHECK_MSG(strcmp(gguf_error(m.bytes, cut, &err), "accepted") != 0, "cut at %zu", cut);
+    CHECK_MSG(strcmp(gguf_error(m.bytes, m.n - padding, &err), "accepted") == 0, "%s", err.text);
+    CHECK(strstr(gguf_error(m.bytes, m.n + 1, &err), "bytes after the last tensor"));
+    free(m.bytes);
+}
+
+// The place in the file right after this text.
+static char *after(const Content *m, const char *text) {
+    size_t n = strlen(text);
+    for (char *p = m->bytes; p + n <= m->bytes + m->n; p++)
+        if (memcmp(p, text, n) == 0) return p + n;
+    return NULL;
+}
+
+// The change: the u64 or u32 at so many bytes after the text, or the text itself, becomes `value`.
+TEST(gguf_refuses_wrong_fields) {
+    const float epsilon = 1.1e-5f;
+    uint32_t epsilon_bits;
+    memcpy(&epsilon_bits, &epsilon, 4);
+    const struct { const char *text; int at; size_t bytes; uint64_t value; const char *error; }
+    cases[] = {
+        { "GGUF", -4, 4, 0x46554747, "not a GGUF file" },
+        { "GGUF", 0, 4, 1, "version 1; expected 2 or 3" },
+        { "GGUF", 4, 8, 27, "bytes after the last tensor" },
+        { "general.architecture", 12, 4, 0x6A747067, "must be \"gpt2\"; nothing else" },
+        { "block_count", 0, 4, 5, "\"gpt2.block_count\" must be a whole number (u32) from 1" },
+        { "block_count", 4, 4, 0, "from 1 to 16384" },
+        { "block_count", 4, 4, 1, "tensor \"blk.1.attn_norm.weight\" is not part of this GPT-2" },
+        { "context_length", 4, 4, 6, "tensor \"position_embd.weight\" is (4,7), but the sizes need "
+          "(4,6)" },
+        { "head_count", 4, 4, 3, "3 heads do not divide 4 channels" },
+        { "embedding_length", 4, 4, 8, "is 16, not 4 * 8 channels" },
+        { "layer_norm_epsilon", 4, 4, epsilon_bits, "layer_norm_epsilon\" must be 1e-5" },
+        { "tokenizer.ggml.tokens", 4, 4, 9, "pair 9 of 9" },
+        { "token_embd.weight", 0, 4, 5, "tensor 1 of 28" },              // sizes
+        { "token_embd.weight", 12, 8, 6, "is (4,6), but the sizes need (4,5)" },
+        { "token_embd.weight", 20, 4, 2, "has ggml's type 2; expected 0 (F32), 1 (F16) or 30" },
+        { "blk.1.attn_norm.weight", -18, 1, '0', "two tensors are called \"blk.0.attn_norm" },
+        { "token_embd.weight", 20, 4, 1, "position_embd.weight\" is at byte 96" },   // F16: shorter
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        Content m = gguf_make(&SMALL, FLOAT_32);
+        Error err;
+        memcpy(after(&m, cases[i].text) + cases[i].at, &cases[i].value, cases[i].bytes);
+        if (strcmp(cases[i].error, "not a GGUF file") == 0) m.bytes[0] = 'g';
+        CHECK_MSG(strstr(gguf_error(m.bytes, m.n, &err), cases[i].error),
+                  "case %zu: %s; expected: %s", i, err.text, cases[i].error);
+        CHECK_MSG(!strpbrk(err.text, "\n\r\033"), "case %zu: not one line", i);
+        free(m.bytes);
+    }
+}
+
+// ---- what gguf.c writes, and tokenizers ----
+
+static const char merging[] =
+    "{\"pre_tokenizer\":{\"type\":\"ByteLevel\"},\"added_tokens\":["
+    "{\"id\":256,\"content\":\"<|endoftext|>\"},{\"id\":257,\"content\":\"<pad \\n>\"}],"
+    "\"model\":{\"merges\":[\"a b\",\"Ġ ab\"],\"vocab\":{\"ab\":258,\"Ġab\":259";
+
+// The bytes, end of text and another added token, and two merges.
+static void merging_tokenizer(Tokenizer *t) {
+    Tokenizer bytes;
+    Error err = { "" };
+    char *json;
+    size_t n;
+    FILE *f = open_memstream(&json, &n);
+    tokenizer_bytes(&bytes);
+    fputs(merging, f);
+    for (int id = 0; id < 256; id++) {
+        char chars[2];
+        fputc(',', f);
+        token_print(f, &bytes, id, chars);
+        fprintf(f, ":%d", id);
+    }
+    fputs("}}}", f);
+    fclose(f);
+    CHECK_MSG(tokenizer_parse(t, json, n, "", &err), "%s", err.text);
+    free(json);
+    tokenizer_free(&bytes);
+}
+
+TEST(gguf_writes_what_it_reads) {
+    Path d = folder_make(NULL), path = in(d.text, "m.gguf");
+    for (int i = 0; i < 4; i++) {
+        Tokenizer t, again;
+        GgufModel g;
+        FileMap file;
+        Error err = { "" };
+        if (i < 2) tokenizer_bytes(&t);
+        else merging_tokenizer(&t);
+        Config c = { 2, 3, 33, t.vocab_size + (i % 2 ? 7 : 0), 5, 0 };   // 7: rows without a token
+        CHECK_MSG(gguf_write(path.text, &c, i % 2 ? FLOAT_16 : FLOAT_32, &t, &err), "%s", err.text);
+        bool good = file_map(&file, path.text, &err) && gguf_model(&g, file.bytes, file.n, &err);
+        CHECK_MSG(good, "%s", err.text);
+        if (!good) continue;
+        check_values(&g, &c);
+        for (int k = 0; k < gpt2_n_tensors(&c); k++) {
+            Tensor tensor = gpt2_tensor(&c, k);
+            bool half = i % 2 && tensor.decays && tensor.kind != WPE;
+            CHECK(g.tensors[k].type == (half ? FLOAT_16 : FLOAT_32));
+            CHECK(g.tensors[k].offset % 32 == 0 && (size_t)(g.data - file.bytes) % 32 == 0);
+        }
+        CHECK(file.n % 32 == 0);
+        gguf_model_free(&g);
+        file_unmap(&file);
+        good = tokenizer_load(&again, path.text, &err);
+        CHECK_MSG(good, "%s", err.text);
+        CHECK(!good || same_tokenizer(&t, &again));
+        if (good) tokenizer_free(&again);
+        tokenizer_free(&t);
+    }
+    folder_remove(&d);
+}
+
+// A file of pairs alone, as llama.cpp's own vocabularies are.
+TEST(gguf_reads_tokenizers_alone_and_refuses_others) {
+    const struct { const char *text; int at; size_t bytes; const char *value, *error; } cases[] = {
+        { "", 0, 0, "", "" },
+        { "tokenizer.ggml.model", 12, 4, "bert", "\"tokenizer.ggml.model\" must be \"gpt2\"" },
+        { "tokenizer.ggml.pre", 12, 1, "q", "\"tokenizer.ggml.pre\" must be \"gpt-2\"" },
+        { "tokenizer.ggml.token_type", -1, 1, "s", "needs lists of tokens" },
+        { "tokenizer.ggml.tokens", 24, 2, "\xC7\x80", "token 0 is not in GPT-2's alphabet" },
+        { "tokenizer.ggml.merges", 24, 3, "x b", "merge 1: its result is not in the vocabulary" },
+        { "<|endoftext|>", -13, 1, "x", "no <|endoftext|> among the tokens" },
+        { "one type alone", 0, 0, "", "needs lists of tokens" },
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        Tokenizer t, again;
+        GgufHeader h;
+        Error err = { "" };
+        merging_tokenizer(&t);
+        gguf_begin(&h);
+        if (strcmp(cases[i].text, "one type alone") == 0) {      // the first of two pairs counts
+            gguf_put_array(&h, "tokenizer.ggml.token_type", GGUF_I32, 1);
+            gguf_put_u32(&h, GGUF_TOKEN_NORMAL);
+        }
+        tokenizer_put_gguf(&h, &t, t.vocab_size + 3);
+        gguf_end(&h);
+        Content m = { h.t.text, h.t.n };
+        if (cases[i].at)
+            memcpy(after(&m, cases[i].text) + cases[i].at, cases[i].value, cases[i].bytes);
+        bool good = tokenizer_parse(&again, h.t.text, h.t.n, "", &err);
+        CHECK_MSG(good == (i == 0) && strstr(err.text, cases[i].error), "%s; expected: %s",
+                  err.text, cases[i].error);
+        CHECK(!good || same_tokenizer(&t, &again));
+        if (good) tokenizer_free(&again);
+        free(h.t.text);
+        tokenizer_free(&t);
+    }
+}
+
+// Against the definition: the nearest half, ties to even; infinite past halfway to 65,536.
+TEST(halves_from_floats) {
+    for (unsigned bits = 0; bits < 0x7C00; bits++) {
+        float low = float_from_f16((uint16_t)bits), high = float_from_f16((uint16_t)(bits + 1));
+        float middle = bits == 0x7BFF ? 65520.0f : low + (high - low) / 2;       // exact
+        CHECK_MSG(f16_from_float(low) == bits && f16_from_float(-low) == (bits | 0x8000),
+                  "%04x becomes %04x", bits, f16_from_float(low));
+        CHECK_MSG(f16_from_float(middle) == bits + bits % 2, "%g becomes %04x", middle,
+                  f16_from_float(middle));
+        CHECK_MSG(f16_from_float(nextafterf(middle, 0.0f)) == bits, "below %g", middle);
+        CHECK_MSG(f16_from_float(nextafterf(middle, INFINITY)) == bits + 1, "above %g", middle);
+    }
+    CHECK(f16_from_float(INFINITY) == 0x7C00 && f16_from_float(-1e30f) == 0xFC00);
+    CHECK(isnan(float_from_f16(f16_from_float(NAN))) && f16_from_float(1e-30f) == 0);
+}
+
+int main(void) {
+    *program_name() = "test_formats";
+    return run_tests();
+}
