@@ -10,12 +10,14 @@ import tempfile
 
 sys.dont_write_bytecode = True   # before the next line, so that it leaves no __pycache__
 import testing
+from testing import ROOT
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-LAB = os.path.join(ROOT, "scripts", "lab")
+sys.path[:0] = testing.LAB_ROOMS
+import report as lab_report
 
 # Stands for a trainer where only the laboratory is tested: notes that it was started, and behaves
-# as --seed says: 666 diverges, 13 fails, 60 takes a minute.
+# as --seed says: 666 diverges, 13 fails, 60 takes a minute, 22 waits for a second run, 30 sleeps,
+# 31 holds 60 MB meanwhile.
 FAKE = r"""#!/usr/bin/env bash
 while [ $# -gt 0 ]; do
     case $1 in --log) log=$2 ;; --seed) seed=$2 ;; --out) mkdir -p "$2" ;; esac
@@ -28,6 +30,12 @@ echo "$CUDA_VISIBLE_DEVICES" >> "$STARTED.gpus"
 echo '{"event":"start","parameters":10}' > "$log"
 [ "$seed" = 666 ] && { echo "train: step 9: the run has diverged; lower --lr" >&2; exit 1; }
 [ "$seed" = 13 ] && { echo "train: --data x: there is no corpus" >&2; exit 1; }
+[ "$seed" = 22 ] && until [ "$(wc -l < "$STARTED")" -ge 2 ]; do
+    [ $((n += 1)) -lt 100 ] || exit 1
+    sleep 0.1
+done
+[ "$seed" = 30 ] && sleep 0.2
+[ "$seed" = 31 ] && python3 -c 'x = b"1" * (60 << 20); import time; time.sleep(0.3)'
 [ "$seed" = 60 ] && { mkfifo "$STARTED.fifo"; read -r -t 60 <> "$STARTED.fifo"; }
 for n in 1 2 3 4 5 6 7 8; do
     echo '{"event":"step","step":'$n',"tokens":'${n}00',"loss":4,"seconds":0.5}' >> "$log"
@@ -43,24 +51,30 @@ import json, os, sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.environ["LAB"])
 import lab
-e = lab.Experiment(42, "fake", title="Fake", question="?", prediction="!")
-common = ["--lr", "1"]
-if e.args.trainer == "train_gpt2":
-    common = ["--data", e.corpus(10 ** 6), *lab.model("35k"), "--eval-every", "0",
-              "--eval-tokens", "1024"]
 
-def flags(seed, more):                                       # a branch takes over its run's flags
+def flags(e, seed, more):                                    # a branch takes over its run's flags
+    common = ["--lr", "1"]
+    if e.args.trainer == "train_gpt2":
+        common = ["--data", e.corpus(10 ** 6), *lab.model("35k"), "--eval-every", "0",
+                  "--eval-tokens", "1024"]
     own = more.pop("flags", [])
     return own if "branch" in more else common + own + ["--seed", seed]
-runs = e.run([lab.Job(name, flags(seed, more), **more)
-              for name, seed, more in json.loads(os.environ["JOBS"])])
-lab.write_json(os.path.join(e.dir, "runs.json"), {
-    name: [r.diverged, str(r.val), r.updates_at(2.5), r.updates_at(1.0), len(r.steps)]
-    for name, r in runs.items()})
-e.table("some", ["a", "b"], [[1, 0.5], [2, float("nan")]])
-if "DRAW" in os.environ:
-    e.figure("picture", lambda plt: plt.figure(), alt="nothing", caption="")
-e.verdict("refuted", "so"); e.close()
+
+def measure(e):
+    runs = e.run([lab.Job(name, flags(e, seed, more), **more)
+                  for name, seed, more in json.loads(os.environ["JOBS"])],
+                 together="TOGETHER" in os.environ)
+    lab.write_json(os.path.join(e.dir, "runs.json"), {
+        name: [r.diverged, str(r.val), r.updates_at(2.5), r.updates_at(1.0), len(r.steps),
+               r.record["peak"]] for name, r in runs.items()})
+
+def conclude(e):
+    e.table("some", ["a", "b"], [[1, 0.5], [2, float("nan")]])
+    e.figure("picture", lab.panels([{"curves": [], "x": "", "y": ""}], ""), alt="nothing")
+    return [("so", 2.0, 1.9, 2.1)]
+
+lab.experiment(42, "fake", measure, conclude, endpoint=(0.0, 1.0), title="Fake", question="?",
+               prediction="!")
 """
 
 
@@ -74,7 +88,7 @@ class Fake:
 
     def command(self, jobs, *flags):
         jobs = json.dumps([list(job) + [{}] * (3 - len(job)) for job in jobs])
-        env = dict(os.environ, LAB=testing.LAB_ROOMS[1], JOBS=jobs, STARTED=self.started)
+        env = dict(os.environ, LAB=testing.LAB_ROOMS[0], JOBS=jobs, STARTED=self.started)
         return [TINY.python, os.path.join(TMP, "experiment.py"), "--out", self.out, "--trainer",
                 os.path.join(TMP, "fake"), "--jobs", "1", *flags], env
 
@@ -107,13 +121,14 @@ def alive(pid):
 
 def test_lab_run_values():
     """Between evaluations at 4 (loss 3) and 16 (loss 2), 2.5 lies at 8 in logarithms; what is not
-    finite is null in a table. A run waits for those that it names."""
+    finite is null in a table. A branch waits for its run, whatever it costs."""
     sweep = Fake()
-    done = sweep.run([("late", 1, {"before": ["early"], "cost": 9}), ("early", 1, {"thin": 2})])
+    done = sweep.run([("late", 1, {"branch": "early", "cost": 9}),
+                      ("early", 1, {"thin": 2, "keep": True})])
     assert done.returncode == 0, done.stderr
     assert sweep.starts() == ["early", "late"]
-    diverged, val, updates, never, steps = sweep.result()["late"]
-    assert (diverged, val, never, steps) == (False, "2.0", None, 8)
+    diverged, val, updates, never, steps, peak = sweep.result()["late"]
+    assert (diverged, val, never, steps, peak) == (False, "2.0", None, 8, None)
     assert abs(updates - 8) < 1e-9 and sweep.result()["early"][4] == 2
     found = sweep.result("result.json")
     low, high = found["load"]                                # at which a run ended
@@ -170,6 +185,25 @@ def test_lab_changed_command():
     assert sweep.result()["wild"][:4] == [True, "inf", None, None]
 
 
+def test_lab_together():
+    """At the same time, whatever --jobs says; all again if one of them is missing."""
+    sweep = Fake()
+    for second, starts in [(22, 2), (22, 2), (1, 4)]:
+        done = sweep.run([("a", 22), ("b", second)], TOGETHER="1")
+        assert done.returncode == 0 and len(sweep.starts()) == starts, (done, sweep.starts())
+
+
+def test_lab_peak():
+    """The most memory of a run and of what it starts, not of who watches."""
+    if sys.platform != "linux":
+        raise testing.Skip("/proc")
+    sweep = Fake()
+    done = sweep.run([("small", 30, {"peak": 0}), ("large", 31, {"peak": 0})])
+    assert done.returncode == 0, done.stderr
+    small, large = (sweep.result()[name][5] / 2 ** 20 for name in ("small", "large"))
+    assert 0 < small < 10 and 60 <= large < 90, (small, large)
+
+
 def test_lab_failing_run():
     sweep = Fake()
     done = sweep.run([("a", 1), ("bad", 13), ("c", 1)])
@@ -213,25 +247,21 @@ def test_lab_gpus():
 
 # ---- the report ----
 
-def report(*flags):
-    return subprocess.run([TINY.python, testing.lab_path("report.py"), *flags],
-                          capture_output=True, text=True, check=False)
-
-
 def test_lab_report():
     """Each result and its figures. An experiment that fails does not stop the others, and no result
     of an earlier run stands in for it."""
-    sweep = Fake()
-    assert sweep.run([("a", 1)], DRAW="1").returncode == 0
+    sweep, labels = Fake(), [label for label, _ in lab_report.experiments()]
+    assert sweep.run([("a", 1)]).returncode == 0
+    text = lab_report.page({"42_fake": sweep.result("result.json")})
+    assert "src='42_fake/picture.png'" in text and "Refuted</strong>: so: 2 (1.9" in text, text
     os.rename(os.path.join(sweep.out, "42_fake"), os.path.join(sweep.out, "02_knee"))
-    assert report("--out", sweep.out).returncode == 0
-    with open(os.path.join(sweep.out, "report.html"), encoding="utf-8") as f:
-        text = f.read()
-    assert "src='02_knee/picture.png'" in text and "Refuted</strong>: so" in text, text
-    done = report("--run", "--quick", "--only", "02,03", "--out", sweep.out, "--trainer", "absent")
-    names = "02_knee, 02_local, 02_size, 03_small_noisy"
-    assert done.returncode == 1 and f"4 did not finish: {names}" in done.stderr, done.stderr
-    assert done.stderr.count("there is no such program") == 4, done.stderr
+    done = subprocess.run([TINY.python, testing.lab_path("report.py"), "--quick", "--out",
+                           sweep.out, "--trainer", "absent"], capture_output=True, text=True,
+                          check=False)
+    assert done.returncode == 1 and (
+        f"{len(labels)} did not finish: {', '.join(labels)}" in done.stderr), done.stderr
+    assert done.stderr.count("there is no such program") == len(labels), done.stderr
+    assert os.path.exists(os.path.join(sweep.out, "report.html"))
     assert not os.path.exists(os.path.join(sweep.out, "02_knee", "result.json"))
 
 

@@ -14,7 +14,6 @@ from testing import load, near
 import numpy as np
 
 sys.path[:0] = testing.LAB_ROOMS
-import endpoints
 import fit
 import kept
 import lab
@@ -25,7 +24,7 @@ one_step, knee, local, small, device, time, bandwidth, schedules, fits, replayed
     "06_bandwidth", "07_schedules", "08_fits", "10_replayed"])
 
 
-# ---- fit.py and endpoints.py ----
+# ---- fit.py and the verdicts ----
 
 def planted_points(rng, noise, s_min=80.0, b_crit=2000.0, seeds=3):
     """Nine batches around the knee; every run's updates are off by a factor exp(N(0, noise))."""
@@ -143,22 +142,16 @@ def test_fit_crossings():
     assert fit.first_at([(1.0, 3.0)], 3.0) == 1.0 and fit.first_at([(1.0, 3.0)], 2.9) is None
 
 
-def test_endpoint_verdicts():
-    """Inside, outside, across an end; the worst of several; nothing without an interval. Each
-    planned endpoint has been measured, or says that something is missing."""
-    end = endpoints.Endpoint("x", "what", 0.9, 1.1, "", "")
+def test_verdicts():
+    """Inside, outside, across an end; the worst of several; nothing without an interval."""
     inside, across, outside = ("a", 1.0, 0.95, 1.05), ("b", 1.1, 1.0, 1.2), ("c", 2.0, 1.9, 2.1)
     for found, word in [([inside], "as predicted"), ([across], "undecided"),
                         ([outside], "refuted"), ([("", 0.7, 0.5, 0.89)], "refuted"),
                         ([("", 1.0, math.nan, math.nan)], "undecided"), ([], "undecided"),
                         ([inside, across], "undecided"), ([inside, across, outside], "refuted")]:
-        assert endpoints.verdict(end, found)[0] == word, found
-    above = end._replace(low=0.0, high=math.inf)
-    assert endpoints.verdict(above, [("", 3.0, 0.1, 9.0)])[0] == "as predicted"
-    for end in endpoints.PLAN:
-        found = kept.read(end.label)
-        assert found["endpoint"] or "not all of its" in found["why"], end.label
-        assert end.low < end.high, end.label
+        assert lab.judge(0.9, 1.1, found)[0] == word, found
+    assert lab.judge(0.0, math.inf, [("", 3.0, 0.1, 9.0)]) == (
+        "as predicted", "3 (0.1 to 9); predicted above 0")
 
 
 # ---- 1: one step ----

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The laboratory's experiments on several ranks, 5 and 6, at --tiny: the numbers that they write
-are those of the logs and of the formulas; without MPI they say so; link.sh and pair.sh."""
+are those of the logs and of the formulas; without MPI they say so; link.sh."""
 import glob
 import itertools
 import math
@@ -46,19 +46,6 @@ def test_tiny_time():
             assert low * (1 - 1e-6) <= row[f"seconds_{arm}"] <= high * (1 + 1e-6), row
         assert row["alpha"] > 0 and row["beta"] > 0, row     # of an all-reduce, by bench_comm
         assert row["same_bits"] == 1 and row["updates_accumulated"] == row["updates_shared"], row
-
-
-def test_pair():
-    """Two at a time, each with its own log; a failure of either is the status."""
-    path = os.path.join(TINY.out, "pair.jsonl")
-
-    def pair(script):
-        return subprocess.run([testing.lab_path("pair.sh"), "sh", "-c", script, "sh", path],
-                              stderr=subprocess.DEVNULL, check=False).returncode
-    both = f'for log; do :; done; > "$log"; sleep 1; test -e {path} && test -e {path}.second'
-    assert pair(both) == 0, "one had not started when the other ended"
-    assert pair('case "$*" in *second) exit 3 ;; esac') == 3
-    assert pair('case "$*" in *second) ;; *) exit 4 ;; esac') == 4
 
 
 # ---- 6: loss against real seconds ----
@@ -144,7 +131,7 @@ def inside(word):
 def test_link_vanishes():
     """Whatever ends link.sh, its ranks end, and with them the namespaces: there is nothing else
     that keeps these."""
-    if not shutil.which("mpirun") or subprocess.call([LINK, "--check"], stdin=subprocess.DEVNULL,
+    if not shutil.which("mpirun") or subprocess.call([LINK, "1gbit", "true"], stdin=subprocess.DEVNULL,
                                                      stdout=subprocess.DEVNULL,
                                                      stderr=subprocess.DEVNULL):
         raise testing.Skip("MPI and network namespaces")

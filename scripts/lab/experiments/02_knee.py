@@ -14,7 +14,6 @@ import math
 from collections import namedtuple
 from statistics import fmean as mean, median
 
-import _path
 import numpy as np
 import fit
 import kept
@@ -349,11 +348,11 @@ def tell_fits(e, fits):
 
 # ---------------------------------------------------------------- the figure
 
-def draw(plt, own):
+def draw(own):
     """Updates and tokens against the batch, to the lowest loss and two higher ones."""
     shown = [own[at] for at in sorted({len(own) // 4, len(own) // 2, len(own) - 1})]
     a, b, c = (own[-1].points[i] for i in (0, -3, -1))
-    figure = lab.panels(plt, [{
+    figure = lab.panels([{
         "curves": [lab.Curve(f"{g.target:g} nats", [p.batch for p in g.points], *zip(*(
             [times(p) * n for n in (p.median, *spread(p))] for p in g.points)),
                              {"linestyle": "-"}) for g in shown],
@@ -376,7 +375,7 @@ def conclude(e):
     weights = [g for g in found if g.reading == "weights" and len(g.points) > 2]
     shown = max((g.size for g in weights), key=lambda size: sum(
         len(g.points) for g in weights if g.size == size))
-    e.figure("knee", lambda plt: draw(plt, [g for g in weights if g.size == shown]), alt=(
+    e.figure("knee", draw([g for g in weights if g.size == shown]), alt=(
         f"{shown} parameters to three losses. Left: updates against the batch fall steeply, then "
         "hardly. Right: tokens against the batch stay nearly the same, then rise in proportion."),
         caption="Points: the best rate of each batch, the median of fresh seeds. Bars: their "

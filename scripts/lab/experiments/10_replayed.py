@@ -12,7 +12,6 @@ import math
 from collections import namedtuple
 from statistics import fmean as mean, median
 
-import _path
 import fit
 import kept
 import lab
@@ -132,7 +131,7 @@ def check(e):
 
 # ---------------------------------------------------------------- pictures
 
-def draw_race(plt, model, lanes, curves):
+def draw_race(model, lanes, curves):
     shown = []
     for n in LANES:
         lane = lanes.get((LINKS[0], n))
@@ -144,13 +143,13 @@ def draw_race(plt, model, lanes, curves):
                 f"{n} worker{'s' * (n > 1)}, {lane.learned.batch:,} tokens an update: "
                 f"{lane.seconds:.3g} s", [x["step"] * lane.update for x in curve],
                 [x["val_loss"] for x in curve], look={"linestyle": "--", "marker": ""}))
-    return lab.panels(plt, [{
+    return lab.panels([{
         "curves": shown, "y": "validation loss", "log": (10, 0),
         "x": "seconds by the virtual clock (modelled from measured shares)"}],
         f"{model.name} parameters, each number of workers at its best batch size")
 
 
-def draw_links(plt, lanes, measured):
+def draw_links(lanes, measured):
     """measured: seconds on two cores, or None."""
     curves = []
     for link in LINKS:
@@ -161,7 +160,7 @@ def draw_links(plt, lanes, measured):
     if measured:
         curves.append(lab.Curve("two cores, measured", [2], [measured], look={
             "color": "black", "marker": "*", "markersize": 12, "linestyle": ""}))
-    return lab.panels(plt, [{"curves": curves, "x": "workers", "y": "seconds to the loss",
+    return lab.panels([{"curves": curves, "x": "workers", "y": "seconds to the loss",
                              "log": (2, 10), "legend": "link (hollow: modelled)"}],
                       "More workers help until the link is too slow")
 
@@ -197,12 +196,12 @@ def conclude(e):
         e.found("Mbit/s below which 64 workers lose to one", 8e-6 * slowest_link(
             model, learned, shares, parameters, lanes[LINKS[0], 1].seconds))
     curves = kept.only(kept.table("02_knee", "curves", source(e)), size=model.name)
-    e.figure("race", lambda plt: draw_race(plt, model, lanes, curves),
+    e.figure("race", draw_race(model, lanes, curves),
              alt="Validation loss against seconds of a virtual clock for 1, 8 and 64 workers.",
              caption="Dashed: modelled. Losses are of real runs; seconds are the slowest of n "
                      "shares measured on one core, over a link that costs nothing.")
     same = checked and known["target_nats"] == model.target
-    e.figure("links", lambda plt: draw_links(plt, lanes, same and median(b for _, b in checked)),
+    e.figure("links", draw_links(lanes, same and median(b for _, b in checked)),
              alt="Seconds to a loss against the number of workers, for links from free to slow.",
              caption="Hollow: modelled. The star was measured on two cores.")
     return [("", *fit.median_interval([a / b for a, b in checked]))] if checked else []
@@ -212,7 +211,7 @@ if __name__ == "__main__":
     lab.experiment(
         10, "replayed", time_shares, conclude,
         lambda e: "" if read_learning(e) else "needs experiment 2's runs of this model: run "
-        "scripts/lab/experiments/02_knee.py with the same --out",
+        "scripts/lab/experiments/02_knee.py with the same --out", endpoint=(0.9, 1.1),
         title="Sixty-four workers, replayed",
         question="How much faster would 64 workers be, and over which link would they lose to one?",
         prediction="A clock that adds the slowest share and the exchange of each update predicts "
