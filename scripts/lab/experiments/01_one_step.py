@@ -224,16 +224,6 @@ def conclude(e):
 
 # ---------------------------------------------------------------- the experiment
 
-def settings(e, plan):
-    sizes = plan["steps"]
-    e.setting(f"2 layers, 32 channels, T={T}, {plan['tokens']:,} tokens in batches of "
-              f"{16 * T} at rate {plan['lr']}, constant or with its last fifth annealed "
-              f"to zero. G from {sizes['gradient-tokens']:,} tokens, S from {sizes['sequences']} "
-              f"single sequences, H over {sizes['hessian-tokens']:,} tokens; {sizes['draws']} "
-              f"draws a batch below B_noise, {sizes['draws-above']} above; {plan['eval']:,} held-"
-              "out tokens. Each half of the draws chooses the rate at which the other is reported.")
-
-
 def measure(e):
     """Makes the runs and writes the tables."""
     plan = {"lr": 4e-3, "seed": 1, "corpus": e.pick(10 ** 6, 16 * 10 ** 6, 16 * 10 ** 6),
@@ -242,7 +232,6 @@ def measure(e):
                       "sequences": e.pick(8, 64, 64), "hessian-tokens": e.pick(1024, 8192, 65536),
                       "span": e.pick(4, 16, 16), "draws": e.pick(4, 12, 64),
                       "draws-above": e.pick(4, 6, 16)}}
-    settings(e, plan)
     if not os.access(PROGRAM, os.X_OK):
         lab.fail(f"{PROGRAM}: there is no such program; make {PROGRAM}")
     trained = [train_job(e, plan, name, more) for name, more in [

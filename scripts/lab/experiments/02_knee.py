@@ -242,19 +242,14 @@ def fitted(found, reading="weights"):
     return [g for g in found if g.reading == reading and not g.knee.reason]
 
 
-def fewest(points):
-    """The fewest tokens of a curve that were measured."""
-    return min(p.median * p.batch for p in points)
-
-
 def exponent(found):
     """(exponent, low, high) of B_crit ~ E^exponent over all sizes and targets, or None. E: the
     fewest tokens measured, since S_min B_crit would contain what it is to explain. The interval
     leaves out one batch of one size at a time and fits everything again: the targets of a batch
     come from the same logs, so they are not independent."""
     def slope(curves):
-        fits = [(math.log(fewest(points)), math.log(fit.least_squares(
-            [p.batch for p in points], [p.median for p in points])[1])) for points in curves]
+        fits = [(math.log(min(p.median * p.batch for p in points)), fit.log_crit(points))
+                for points in curves]
         return np.polyfit(*zip(*fits), 1)[0] if len(fits) > 2 else None
 
     def without(left):
@@ -387,13 +382,6 @@ def measure(e):
     e.tuned, e.fresh = e.pick(tiny=([1], [3]), quick=([1], [3]), full=([1, 2], [3, 4, 5, 6]))
     e.targets = e.pick([3.0, 2.9], TARGETS, TARGETS)
     every = sweep(e)
-    for s in e.sizes:
-        layers, _, channels = lab.MODELS[s.name]
-        e.setting(f"{s.name}: {layers} layers of {channels} channels, batches of "
-                  f"{min(s.batches):,} to {max(s.batches):,} tokens, sequences of {T}.")
-    e.setting(f"AdamW at a constant rate after {WARMUP} updates of warm-up, which count; beta2 by "
-              f"the half-life rule; seeds that tune: {len(e.tuned)}, fresh ones that are reported: "
-              f"{len(e.fresh)}; averaged weights with a half-life of {2048 * T:,} tokens.")
     e.table("runs", RUNS, rows_of(e, every))
     e.table("curves", ["size", "batch_tokens", "lr", "seed", "step", "val_loss"], curves_of(every))
 

@@ -85,11 +85,6 @@ def measure(e):
     e.table("local_points", [*OF, "seed", "batch_tokens", "lr_times", "updates"], points)
     e.table("tuned", [*OF, "batch_tokens", "lr_times", "edge", "updates"], tuned)
     e.table("moments", [*OF, "target_nats", "noise_scale_tokens"], moments)
-    e.setting("; ".join(
-        f"{g.size}, sequences of {g.T}: after {', '.join(f'{m:,}' for m in g.moments)} tokens, "
-        f"seeds {', '.join(map(str, g.fresh))}" for g in groups) + ".")
-    e.setting("Every branch decays its rate linearly to zero. It ends 0.1 nats below a branch of "
-              "256-token updates that is annealed at once.")
 
 
 # ---------------------------------------------------------------- from the tables on

@@ -8,7 +8,6 @@ As in 02_local.py all batches leave the same checkpoint. Here the rate before it
 cell, a size after so many tokens, and weight decay forgets as many tokens at every batch. --cell
 measures one and stops: cells come from several machines, and lie in OUT/02_size/cells.
 """
-import json
 import math
 import os
 import sys
@@ -90,9 +89,9 @@ def points(local):
 def measure_cell(e, size, tokens):
     """A cell: what is in its file, which is written if it is not there."""
     path = os.path.join(e.dir, "cells", f"{size}_{tokens}.json")
-    if os.path.exists(path):
-        with open(path, encoding="utf-8") as f:
-            return json.load(f)
+    cell = kept.load(path)
+    if cell:
+        return cell
     commit = lab.output_of("git", "log", "-1", "--format=%h", "--", PLAN).strip()
     if not commit and e.size == "full":
         lab.fail(f"{PLAN} is not committed: a plan is older than its runs")
@@ -199,8 +198,6 @@ def measure(e):
     if e.args.cell:
         measure_cell(e, e.args.cell[0], int(e.args.cell[1]))
         sys.exit()
-    e.setting("Every branch decays its rate linearly to zero. It ends 0.1 nats below a branch of "
-              "the smallest batch that is annealed at once. 85M trains in bf16.")
     write(e, [measure_cell(e, *cell) for cell in CELLS[e.size]])
 
 

@@ -70,8 +70,6 @@ def run_fresh(e, plan):
               run.val if math.isfinite(run.val) else "diverged"]
              for (rule, batch), m in methods.items()
              for (_, power, seed), run in sorted(m.runs.items())])
-    e.setting(f"Fresh data: 35k parameters, T={T}, {plan['tokens']:,} tokens in every run; warm-up "
-              "over 5% of the tokens, cosine to a tenth, no weight decay.")
 
 
 class Repeat(lab.Tuned):
@@ -110,8 +108,6 @@ def run_repeated(e, plan):
               x.get("train_eval_loss"), x["val_loss"]]
              for m in lab.tune(e, [Repeat(e, plan, batch) for batch in plan["repeated"]])
              for (_, power, seed), run in sorted(m.runs.items()) for x in run.evals])
-    e.setting(f"Repeated data: 119k parameters, {plan['epochs']} epochs of {plan['epoch']:,} "
-              "tokens, rate to zero. Seed 1 tunes every rate; fresh seeds are reported.")
 
 
 # ---------------------------------------------------------------- numbers, from the tables

@@ -67,13 +67,6 @@ def fast_quarter(steps, field="seconds"):
     return ordered[len(ordered) // 4]
 
 
-def control_jobs(e, turn):
-    """{cores: a fixed timing between two blocks}"""
-    return {n: lab.Job(f"control_t{n}_{turn}", e.timing(lab.model("119k", T), 512, 16, e.pick(
-        10, 60, 200)), threads=n, alone=True, env=SPIN if n > 1 else {})
-        for n in sorted({1, lab.processors()})}
-
-
 def kept_blocks(controls):
     """Blocks of which no control, before or after, took more than SLOW times the best of its kind.
     controls: [{cores: seconds}], one more than there are blocks."""
@@ -96,8 +89,10 @@ def measure(e):
     blocks, up to a limit, for those between disturbed controls."""
     blocks, most = e.pick(*BLOCKS), e.pick(2, 7, 20)
 
-    def control(turn):
-        jobs = control_jobs(e, turn)
+    def control(turn):                           # {cores: seconds} of a fixed timing
+        jobs = {n: lab.Job(f"control_t{n}_{turn}", e.timing(
+            lab.model("119k", T), 512, 16, e.pick(10, 60, 200)), threads=n, alone=True,
+            env=SPIN if n > 1 else {}) for n in sorted({1, lab.processors()})}
         runs = e.run(list(jobs.values()))
         return {n: fast_quarter(runs[j.name].steps) for n, j in jobs.items()}
     controls, rows, pairs, sizes, made = [control(0)], [], [], {}, 0
@@ -124,11 +119,6 @@ def measure(e):
     e.table("uneven", ["tokens_one", "tokens_other", "seconds_one", "seconds_other",
                        "share_waited", "share_waited_low", "share_waited_high"],
             [uneven_row([pair for i, *pair in pairs if not chosen or i in chosen])] * bool(pairs))
-    e.setting(f"{blocks} blocks, each with every setting in turn, one run at a time. Seconds of a "
-              "setting: the lower quartile of its updates, then the median of the blocks.")
-    e.setting("Layers, heads, channels: " + "; ".join(
-        f"{name} {', '.join(map(str, of))}" for name, of in lab.MODELS.items())
-        + f". T={T}.")
 
 
 def uneven_row(pairs):

@@ -100,8 +100,7 @@ def link(e, parameters, turn):
             lab.write_json(path, json.loads(lab.last_line(printed)))
         except ValueError:
             lab.fail(f"{LAUNCH} -n {RANKS} {BENCH} {parameters}: it measured no all-reduce")
-    with open(path, encoding="utf-8") as f:
-        return json.load(f)
+    return kept.load(path)
 
 
 def weights(run):
@@ -127,10 +126,10 @@ def measure_block(e, model, turn):
     runs = {arm: runs[job.name] for arm, job in wanted.items()}
     pair = e.run([share_job(e, model, turn, name) for name in ("pair", "other")], together=True)
     parameters = runs["small"].start["parameters"]
-    cost = link(e, parameters, turn)
-    block = {"turn": turn, "solo": median(seconds_of(runs["solo"])),
-             "share": fit.slowest(sum(map(seconds_of, pair.values()), []), 2), "alpha": cost["alpha"], "beta": cost["beta"],
-             "parameters": parameters, "same_bits": int(weights(runs["accumulated"]) == weights(runs["shared"]))}
+    block = {"turn": turn, "parameters": parameters, **link(e, parameters, turn),
+             "solo": median(seconds_of(runs["solo"])),
+             "share": fit.slowest(sum(map(seconds_of, pair.values()), []), 2),
+             "same_bits": int(weights(runs["accumulated"]) == weights(runs["shared"]))}
     for arm in ARMS:
         block["seconds_" + arm] = seconds_to(runs[arm], model.target)
         block["updates_" + arm] = runs[arm].updates_at(model.target)
@@ -153,9 +152,6 @@ def measure(e):
     e.table("blocks", COLUMNS, [[b[name] for name in COLUMNS] for b in blocks])
     e.table("model", ["model", "parameters", "target_nats", "messages"],
             [[model.name, blocks[0]["parameters"], model.target, lab.MODELS[model.name][0] + 3]])
-    e.setting(f"{model.name} parameters, T={T}; constant rate after {WARMUP} updates, β2 by "
-              f"half-life in tokens; micro-batches of {model.small} tokens. Seconds are those of "
-              "the updates, without evaluations.")
 
 
 # ---------------------------------------------------------------- numbers and figure

@@ -287,8 +287,6 @@ def measure(e):
     choices += lab.tune(e, [Choice(e, b, every) for b, every in e.diloco])
     cost = calibrate(e)
     lanes = race(e, cost, choices)
-    e.setting(f"{cost.parameters:,} parameters, T={T}; constant rate after {WARMUP} updates, β2 by "
-              "half-life in tokens. Seconds are those of the updates, without evaluations.")
     e.table("updates", ["batch_tokens", "every", "outer_rate", "outer_momentum", "lr", "at_edge",
                         "updates_to_target"],
             [[c.batch, c.every, *(c.best()[0] or (None, None)), rate(c.best()[1]),

@@ -96,16 +96,6 @@ def measure(e):
             [[one.label, arm.label, rate(arm.best()[1]), seed, run.end.get("step"), run.val]
              for one, other in compared for arm in (one, other)
              for seed, run in zip(arm.plan["seeds"], arm.chosen())])
-    e.setting(f"2 layers, 32 channels, T={T}, {e.tokens:,} tokens of fresh tales for each run. "
-              "AdamW; β2 keeps the second moment's half-life in tokens. The rate is constant after "
-              "a warm-up of a fortieth of the tokens and decays to a tenth over the last fifth.")
-    e.setting(f"Norm test: η = {ETA}, from {SMALL} tokens an update; gradients of {PART} "
-              "sequences, averages over about 50 updates, none before the warm-up's end, 50 "
-              "updates between raises, at most doubling.")
-    e.setting("Rates are a factor of 2 apart, chosen with "
-              f"{'seeds 1 and 5' if e.size == 'full' else 'seed 1'}."
-              + f" A growing batch keeps the rate that an earlier sweep chose, {rate(4):g}."
-              * (e.size != "quick"))
 
 
 # ---------------------------------------------------------------- from the tables on

@@ -30,6 +30,8 @@ LARGE = [large("7B", 32, 32, 4096, None), large("70B", 80, 64, 8192, None),
          large("175B", 96, 96, 12288, 300e9)]
 MODELS = GPT2 + LARGE
 
+# As --plan models them: bf16 with AdamW, 18 bytes a parameter, 40% of the peak (MFU); up to two
+# thirds of the backward pass hide an all-reduce. --plan-search lets products reach 75% of the peak.
 GPU, NODE = "h100", 8                            # GPUs of a machine, on the fast link
 FAST, SLOW = "450GB/s", "50GB/s+5us"             # NVLink; one 400 Gbit/s adapter a GPU
 GPUS = [1, 8, 64, 512]
@@ -68,12 +70,6 @@ def on_gpus(e, model, count, stage, micro, tokens=None):
     return plan(e, [*model.flags, "--seq-len", model.seq_len, "--micro-batch", micro,
                     "--batch-tokens", model.batch, "--zero", stage, *given,
                     "--plan-gpu", f"{GPU},{count},{links(count)}"])
-
-
-def memory_plans(e):
-    """A GPU's memory: alone, and with everything that ZeRO can shard shared among 8, 64 and 512."""
-    return {(m.name, count): on_gpus(e, m, count, 3 if count > 1 else 0, 1)
-            for m in MODELS for count in GPUS}
 
 
 def tokens_of(m, memory):
@@ -197,16 +193,9 @@ def planned(e, model, ranks, stage):
 
 def measure(e):
     write_measured(e)
-    e.setting(f"GPUs are modelled by --plan: {GPU.upper()}, bf16 with AdamW (16 bytes a parameter, "
-              f"2 more because gradients accumulate in fp32), 40% of the peak (MFU), {FAST} "
-              f"between {NODE} GPUs of a machine, {SLOW.replace('+', ' and ')} a message between "
-              "machines; up to two thirds of the backward pass hide an all-reduce. --plan-search "
-              "lets products reach 75% of the peak, less for tiles, memory and links.")
-    e.setting("20 tokens a parameter; 175B: 300B. GPT-2: batch 524,288 tokens, ZeRO 1; the others: "
-              "4,194,304, sequences of 2,048, blocks recomputed, as --plan-search mixes them.")
-    e.setting("Measured: this trainer, all fp32 (16 bytes a parameter): the largest resident set "
-              "of a process, less that of a model of 5k parameters; the median update.")
-    memory = memory_plans(e)
+    # A GPU's memory: alone, and with everything that ZeRO can shard shared among the others.
+    memory = {(m.name, count): on_gpus(e, m, count, 3 if count > 1 else 0, 1)
+              for m in MODELS for count in GPUS}
     times = time_plans(e, memory)
     fields = ["params", "grads", "moments", "activations", "logits", "passing", "rest", "total"]
     e.table("memory", ["model", "parameters", "gpus", "zero", "micro_batch", "seq_len", "recompute",

@@ -51,15 +51,13 @@ def time_shares(e):
              for b, of in seconds.items()])
     e.table("model", ["model", "parameters"],
             [[model.name, runs[jobs[sizes[0], 0].name].start["parameters"]]])
-    e.setting(f"T={T}; shares of {sizes[0]:,} to {sizes[-1]:,} tokens, timed on one core; the "
-              "slowest of n is the mean largest of n draws from them. Rings of fp32 gradients, "
-              "not overlapped.")
 
 
 def exchange(model, parameters, link, n):
-    """A ring all-reduce of fp32 gradients in L + 2 buckets, then loss and norm."""
+    """A ring all-reduce (Patarasuk and Yuan 2009) of fp32 gradients in L + 2 buckets, then of loss
+    and norm: of each, a worker sends 2(n-1)/n in 2(n-1) messages."""
     messages = lab.MODELS[model.name][0] + 3
-    return fit.ring_seconds(4.0 * parameters, n, link.bandwidth, messages * link.latency)
+    return 2.0 * (n - 1) * (4.0 * parameters / n / link.bandwidth + messages * link.latency)
 
 
 # ---------------------------------------------------------------- learning, and the clock
@@ -108,15 +106,12 @@ def all_lanes(model, learned, shares, parameters):
 
 
 def slowest_link(model, learned, shares, parameters, alone):
-    """Bytes a second below which the most workers lose to one, at no latency."""
-    low, high = 1e3, 1e12
-    for _ in range(50):
-        middle = math.sqrt(low * high)
-        link = Link("", middle, 0.0)
-        lane = best_lane(learned, shares, link, LANES[-1],
-                         exchange(model, parameters, link, LANES[-1]))
-        low, high = (middle, high) if lane.seconds > alone else (low, middle)
-    return high
+    """Bytes a second below which the most workers lose to one, at no latency: the least of those
+    with which a batch is as fast."""
+    n = LANES[-1]
+    spare = [alone / of.updates - shares[of.batch // n, n] for of in learned
+             if of.batch % n == 0 and (of.batch // n, n) in shares]
+    return exchange(model, parameters, Link("", 1.0, 0.0), n) / max(spare)
 
 
 def check(e):

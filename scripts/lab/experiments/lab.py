@@ -212,7 +212,6 @@ class Run:
 
     def __init__(self, job, base, record):
         self.name, self.base, self.record = job.name, base, record
-        self.wall = record.get("wall", 0.0)                  # seconds, start to end
 
     @functools.cached_property
     def events(self):
@@ -441,7 +440,7 @@ def tune(e, methods):
 class Experiment:
     def __init__(self, number, name, title, question, prediction, retrospective=False,
                  arguments=None):
-        import matplotlib                                    # before the first run, if it is missing
+        import matplotlib                                    # if it is missing, no run is made
         matplotlib.rcParams.update({"font.size": 10, "legend.frameon": False, "legend.fontsize": 9,
                                     "axes.titlesize": 10.5, "figure.dpi": 100})
         self.number, self.name, self.title = number, name, title
@@ -526,6 +525,8 @@ class Experiment:
         see what one core does while another one works."""
         names = [job.name for job in jobs]
         assert len(set(names)) == len(names), "two jobs have one name"
+        self.settings = self.settings or [
+            "Flags of a run: " + " ".join(jobs[0].flags).replace(self.args.out + os.sep, "")]
         missing = [job for job in jobs if not self.is_done(job)]
         if missing and together:
             missing = jobs
@@ -534,7 +535,7 @@ class Experiment:
         except KeyboardInterrupt:
             fail("stopped; run the same command again to continue")
         runs = {job.name: Run(job, self.base(job), self.recorded(job)) for job in jobs}
-        self.run_seconds += sum(run.wall for run in runs.values())
+        self.run_seconds += sum(run.record["wall"] for run in runs.values())
         self.loads += [run.record["load"] for run in runs.values()]
         return runs
 
@@ -647,10 +648,6 @@ class Experiment:
         figure.savefig(path + ".tmp", format="png", dpi=130)
         os.replace(path + ".tmp", path)
         self.figures.append({"name": name, "alt": alt, "caption": caption})
-
-    def setting(self, sentence):
-        if not self.args.kept:
-            self.settings.append(sentence)
 
     def close(self, word, why, found=()):
         """Says the verdict and writes the result."""
