@@ -61,12 +61,12 @@ def log_axis(axis, base=10):
     axis.set_minor_formatter(NullFormatter())
 
 
-def plain(value, digits=4):
+def plain(value):
     """12000 is 12,000; 0.00125 is 0.00125; 2.5e6 is 2.5M."""
     for size, letter in [(1e9, "G"), (1e6, "M")]:
         if abs(value) >= size:
-            return f"{value / size:.{digits}g}{letter}"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.{digits}g}"
+            return f"{value / size:.4g}{letter}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 # A curve of a panel. low, high: the ends of its intervals, if it has any. look: what matplotlib is
