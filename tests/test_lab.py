@@ -161,7 +161,7 @@ def test_lab_torn_log():
     log = os.path.join(sweep.out, "42_fake", "runs", "a.jsonl")
     with open(log) as f:
         text = f.read()
-    for torn in (text[:-40], text[:text.index('{"event":"end"')]):      # in its last line, and before
+    for torn in (text[:-40], text[:text.index('{"event":"end"')]):      # in the last line
         with open(log, "w") as f:
             f.write(torn)
         sweep.run([("a", 1), ("b", 1)])

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The laboratory's experiments at --tiny: each ends with its tables, figures and verdict; what its
-runs have found is computed anew here, from the logs. What follows from the tables is in test_lab_kept.py, experiments on several ranks are in test_lab_ranks.py.
+runs have found is computed anew here, from the logs. What follows from the tables is in
+test_lab_kept.py, experiments on several ranks are in test_lab_ranks.py.
 
     LONG=1 tests/test_lab_tiny.py      02_size.py, too, which branches as 02_local.py does
 """

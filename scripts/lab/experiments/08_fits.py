@@ -52,7 +52,7 @@ def plans(e, flags):
     command = [TRAINER, "--plan", *map(str, flags), "--log", log]
     if subprocess.call(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL):
         lab.fail(f"{' '.join(command)} failed")
-    events = list(lab.read_log(log))
+    events = lab.read_log(log)
     os.remove(log)
     return events
 

@@ -215,7 +215,7 @@ class Run:
 
     @functools.cached_property
     def events(self):
-        return list(read_log(self.base + ".jsonl"))
+        return read_log(self.base + ".jsonl")
 
     def of(self, event):
         return [record for record in self.events if record["event"] == event]
@@ -257,25 +257,16 @@ class Run:
 def read_log(path):
     """The events of a log. A truncated last line (the run was killed) is skipped."""
     try:
-        with open(path, encoding="utf-8", errors="replace") as f:
-            lines = f.read().split("\n")
+        with open(path, encoding="utf-8") as f:
+            return [json.loads(line) for line in f.read().split("\n")[:-1]]
     except OSError:
-        return
-    for line in lines[:-1]:
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict) and "event" in record:
-            yield record
+        return []
 
 
 def ended(path):
     """Whether a log's last event says that the run is done."""
-    last = {}
-    for last in read_log(path):
-        pass
-    return last.get("event") == "end" and last.get("reason") == "done"
+    events = read_log(path) or [{}]
+    return (events[-1].get("event"), events[-1].get("reason")) == ("end", "done")
 
 
 def write_json(path, record):

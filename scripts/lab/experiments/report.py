@@ -38,7 +38,7 @@ def run(path, result, flags):
 
 def page(records):
     """records: {label: result}"""
-    overview = [[of["number"], of["title"], of["verdict"]] for of in records.values()]
+    overview = [[of["number"], of["title"], kept.verdict(of)] for of in records.values()]
     return ("<!DOCTYPE html>\n<meta charset='utf-8'>\n<title>The batch-size laboratory</title>\n"
             "<style>body { font: 16px/1.5 sans-serif; max-width: 50rem; margin: auto; }\n"
             "img { max-width: 100%; } td { padding: 0 .5rem; text-align: left; }</style>\n"
@@ -54,7 +54,7 @@ def section(label, of):
     return (f"<h2>{of['number']}. {esc(of['title'])}</h2>\n"
             f"<p><strong>Question.</strong> {esc(of['question'])}</p>\n"
             f"<p><strong>Predicted.</strong> {esc(of['prediction'])}</p>\n"
-            f"<p><strong>{esc(of['verdict'].capitalize())}</strong>: {esc(of['why'])}</p>\n"
+            f"<p><strong>{esc(kept.verdict(of).capitalize())}</strong>: {esc(of['why'])}</p>\n"
             + figures + table(of["tables"].get("numbers", {"rows": []})["rows"])
             + f"<p>{esc(' '.join(of['settings']))}</p><p>{esc(of['machine'])}; "
             f"<code>{esc(of['command'])}</code></p>")
