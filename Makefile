@@ -188,7 +188,7 @@ test-all: build-all              ## every test: with CUDA emulated, MPI, Python,
 
 lab: $(PROGRAMS) $(BUILD)/one_step $(WITH_MPI)             ## the batch-size laboratory, quick: lab/report.html in about 11 minutes
 	@$(PYTHON_HERE)
-	@$(PYTHON) scripts/lab/shared/report.py --run --quick
+	@$(PYTHON) scripts/lab/experiments/report.py --quick
 
 pages:                           ## lab/page.html: GPT-2s learn in a browser tab; LESSONS=1: the lessons as pages
 	@$(PYTHON_HERE)

@@ -10,12 +10,15 @@ import tempfile
 
 sys.dont_write_bytecode = True   # before the next line, so that it leaves no __pycache__
 import testing
+from testing import ROOT
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-LAB = os.path.join(ROOT, "scripts", "lab")
+sys.path[:0] = testing.LAB_ROOMS
+import lab
+import report
 
 # Stands for a trainer where only the laboratory is tested: notes that it was started, and behaves
-# as --seed says: 666 diverges, 13 fails, 60 takes a minute.
+# as --seed says: 666 diverges, 13 fails, 60 takes a minute, 22 waits for a second run, 30 sleeps,
+# 31 holds 60 MB meanwhile.
 FAKE = r"""#!/usr/bin/env bash
 while [ $# -gt 0 ]; do
     case $1 in --log) log=$2 ;; --seed) seed=$2 ;; --out) mkdir -p "$2" ;; esac
@@ -28,6 +31,12 @@ echo "$CUDA_VISIBLE_DEVICES" >> "$STARTED.gpus"
 echo '{"event":"start","parameters":10}' > "$log"
 [ "$seed" = 666 ] && { echo "train: step 9: the run has diverged; lower --lr" >&2; exit 1; }
 [ "$seed" = 13 ] && { echo "train: --data x: there is no corpus" >&2; exit 1; }
+[ "$seed" = 22 ] && until [ "$(wc -l < "$STARTED")" -ge 2 ]; do
+    [ $((n += 1)) -lt 100 ] || exit 1
+    sleep 0.1
+done
+[ "$seed" = 30 ] && sleep 0.2
+[ "$seed" = 31 ] && python3 -c 'x = b"1" * (60 << 20); import time; time.sleep(0.3)'
 [ "$seed" = 60 ] && { mkfifo "$STARTED.fifo"; read -r -t 60 <> "$STARTED.fifo"; }
 for n in 1 2 3 4 5 6 7 8; do
     echo '{"event":"step","step":'$n',"tokens":'${n}00',"loss":4,"seconds":0.5}' >> "$log"
@@ -43,24 +52,21 @@ import json, os, sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.environ["LAB"])
 import lab
-e = lab.Experiment(42, "fake", title="Fake", question="?", prediction="!")
-common = ["--lr", "1"]
-if e.args.trainer == "train_gpt2":
-    common = ["--data", e.corpus(10 ** 6), *lab.model("35k"), "--eval-every", "0",
-              "--eval-tokens", "1024"]
 
-def flags(seed, more):                                       # a branch takes over its run's flags
-    own = more.pop("flags", [])
-    return own if "branch" in more else common + own + ["--seed", seed]
-runs = e.run([lab.Job(name, flags(seed, more), **more)
-              for name, seed, more in json.loads(os.environ["JOBS"])])
-lab.write_json(os.path.join(e.dir, "runs.json"), {
-    name: [r.diverged, str(r.val), r.updates_at(2.5), r.updates_at(1.0), len(r.steps)]
-    for name, r in runs.items()})
-e.table("some", ["a", "b"], [[1, 0.5], [2, float("nan")]])
-if "DRAW" in os.environ:
-    e.figure("picture", lambda plt: plt.figure(), alt="nothing", caption="")
-e.verdict("refuted", "so"); e.close()
+def measure(e):
+    runs = e.run([lab.Job(**job) for job in json.loads(os.environ["JOBS"])],
+                 together="TOGETHER" in os.environ)
+    lab.write_json(os.path.join(e.dir, "runs.json"), {
+        name: [r.diverged, str(r.val), r.updates_at(2.5), r.updates_at(1.0), len(r.steps),
+               r.record["peak"]] for name, r in runs.items()})
+
+def conclude(e):
+    e.table("some", ["a", "b"], [[1, 0.5], [2, float("nan")]])
+    e.figure("picture", lab.panels([{"curves": [], "x": "", "y": ""}], ""), alt="nothing")
+    return [("so", 2.0, 1.9, 2.1)]
+
+lab.experiment(42, "fake", measure, conclude, endpoint=(0.0, 1.0), title="Fake", question="?",
+               prediction="!")
 """
 
 
@@ -73,15 +79,18 @@ class Fake:
         self.out = os.path.join(self.dir, "out")
 
     def command(self, jobs, *flags):
-        jobs = json.dumps([list(job) + [{}] * (3 - len(job)) for job in jobs])
-        env = dict(os.environ, LAB=testing.LAB_ROOMS[1], JOBS=jobs, STARTED=self.started)
+        jobs = json.dumps([{"name": name, "flags": ["--seed", seed], **dict(*more)}
+                           for name, seed, *more in jobs])
+        env = dict(os.environ, LAB=testing.LAB_ROOMS[0], JOBS=jobs, STARTED=self.started)
         return [TINY.python, os.path.join(TMP, "experiment.py"), "--out", self.out, "--trainer",
                 os.path.join(TMP, "fake"), "--jobs", "1", *flags], env
 
-    def run(self, jobs, *flags, **env):
+    def run(self, jobs, *flags, status=0, **env):
         command, own = self.command(jobs, *flags)
-        return subprocess.run(command, capture_output=True, text=True, check=False,
+        done = subprocess.run(command, capture_output=True, text=True, check=False,
                               env={**own, **env})
+        assert done.returncode == status, done.stderr
+        return done.stderr
 
     def starts(self):
         """Names of the runs that were started, in order."""
@@ -107,13 +116,13 @@ def alive(pid):
 
 def test_lab_run_values():
     """Between evaluations at 4 (loss 3) and 16 (loss 2), 2.5 lies at 8 in logarithms; what is not
-    finite is null in a table. A run waits for those that it names."""
+    finite is null in a table. A branch waits for its run, whatever it costs."""
     sweep = Fake()
-    done = sweep.run([("late", 1, {"before": ["early"], "cost": 9}), ("early", 1, {"thin": 2})])
-    assert done.returncode == 0, done.stderr
+    sweep.run([("late", 1, {"branch": "early", "cost": 9}),
+               ("early", 1, {"thin": 2, "keep": True})])
     assert sweep.starts() == ["early", "late"]
-    diverged, val, updates, never, steps = sweep.result()["late"]
-    assert (diverged, val, never, steps) == (False, "2.0", None, 8)
+    diverged, val, updates, never, steps, peak = sweep.result()["late"]
+    assert (diverged, val, never, steps, peak) == (False, "2.0", None, 8, None)
     assert abs(updates - 8) < 1e-9 and sweep.result()["early"][4] == 2
     found = sweep.result("result.json")
     low, high = found["load"]                                # at which a run ended
@@ -141,54 +150,71 @@ def test_lab_interrupted():
             testing.wait_until(lambda: not alive(pid), 10.0)
         assert sweep.starts() == ["a", "b", "slow"]
         jobs[2] = ("slow", 1)                                # as a changed command: it ends at once
-        done = sweep.run(jobs)
-        assert done.returncode == 0, done.stderr
+        sweep.run(jobs)
         assert sweep.starts()[3:] == ["slow", "d"], sweep.starts()
 
 
 def test_lab_torn_log():
     """A run is done when its log says so, whatever else is there."""
     sweep = Fake()
-    for starts, cut in [(2, 0), (3, 40), (4, 60)]:           # within the last line, and before it
-        log = os.path.join(sweep.out, "42_fake", "runs", "a.jsonl")
-        if cut:
-            with open(log) as f:
-                text = f.read()
-            with open(log, "w") as f:
-                f.write(text[:-cut] if cut == 40 else text[:text.index('{"event":"end"')])
-        assert sweep.run([("a", 1), ("b", 1)]).returncode == 0
-        assert sweep.starts() == ["a", "b", "a", "a"][:starts]
+    sweep.run([("a", 1), ("b", 1)])
+    log = os.path.join(sweep.out, "42_fake", "runs", "a.jsonl")
+    with open(log) as f:
+        text = f.read()
+    for torn in (text[:-40], text[:text.index('{"event":"end"')]):      # in the last line
+        with open(log, "w") as f:
+            f.write(torn)
+        sweep.run([("a", 1), ("b", 1)])
+    assert sweep.starts() == ["a", "b", "a", "a"]
 
 
 def test_lab_changed_command():
     """A run is made again if its command changed, also one that diverged only then."""
     sweep = Fake()
     for seed, starts in [(1, 3), (2, 4), (2, 4)]:
-        done = sweep.run([("a", 1), ("wild", 666), ("b", seed)])
-        assert done.returncode == 0 and len(sweep.starts()) == starts, (done, sweep.starts())
+        sweep.run([("a", 1), ("wild", 666), ("b", seed)])
+        assert len(sweep.starts()) == starts, sweep.starts()
     assert sweep.starts() == ["a", "wild", "b", "b"]
     assert sweep.result()["wild"][:4] == [True, "inf", None, None]
 
 
+def test_lab_together():
+    """At the same time, whatever --jobs says; all again if one of them is missing."""
+    sweep = Fake()
+    for second, starts in [(22, 2), (22, 2), (1, 4)]:
+        sweep.run([("a", 22), ("b", second)], TOGETHER="1")
+        assert len(sweep.starts()) == starts, sweep.starts()
+
+
+def test_lab_peak():
+    """The most memory of a run and of what it starts, not of who watches."""
+    if sys.platform != "linux":
+        raise testing.Skip("/proc")
+    sweep = Fake()
+    sweep.run([("small", 30, {"peak": 0}), ("large", 31, {"peak": 0})])
+    small, large = (sweep.result()[name][5] / 2 ** 20 for name in ("small", "large"))
+    assert 0 < small < 10 and 60 <= large < 90, (small, large)
+
+
 def test_lab_failing_run():
     sweep = Fake()
-    done = sweep.run([("a", 1), ("bad", 13), ("c", 1)])
-    assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
-    assert "bad: train: --data x: there is no corpus" in done.stderr, done.stderr
-    assert os.path.join("runs", "bad.txt") in done.stderr
+    said = sweep.run([("a", 1), ("bad", 13), ("c", 1)], status=1)
+    assert said.count("\n") == 1 and "bad: train: --data x: there is no corpus" in said, said
+    assert os.path.join("runs", "bad.txt") in said, said
     assert sweep.starts() == ["a", "bad"]
 
 
 def test_lab_real_trainer():
     """The trainer says that a run has diverged in the words that are looked for; a branch goes on
     from the checkpoint of the run it is a branch of, which stays as it was."""
-    sweep = Fake()
-    done = sweep.run([
-        ("wild", 1, {"flags": ["--lr", "100", "--clip", "0", "--steps", "1500"]}),
-        ("kept", 1, {"flags": ["--lr", "1e-3", "--steps", "12"], "keep": True}),
-        ("branch", 1, {"flags": ["--lr", "2e-3", "--batch-tokens", "512", "--steps", "15"],
-                       "branch": "kept"})], "--trainer", os.path.join(ROOT, "train_gpt2"))
-    assert done.returncode == 0, done.stderr
+    sweep, data = Fake(), os.path.join(TMP, "tales")
+    subprocess.run([os.path.join(ROOT, "prepare"), "tales", "--out", data, "--tokens", "100000"],
+                   stdout=subprocess.DEVNULL, check=True)
+    common = ["--data", data, *lab.model("35k"), "--eval-every", 0, "--eval-tokens", 1024]
+    sweep.run([("wild", 1, {"flags": common + ["--lr", 100, "--clip", 0, "--steps", 1500]}),
+               ("kept", 1, {"flags": common + ["--lr", 1e-3, "--steps", 12], "keep": True}),
+               ("branch", 1, {"flags": ["--lr", 2e-3, "--batch-tokens", 512, "--steps", 15],
+                              "branch": "kept"})], "--trainer", os.path.join(ROOT, "train_gpt2"))
     result = sweep.result()
     assert [result[name][0] for name in ("wild", "kept", "branch")] == [True, False, False], result
     assert (result["kept"][4], result["branch"][4]) == (12, 3), result
@@ -202,10 +228,8 @@ def test_lab_gpus():
     """Runs of the CUDA trainer go to the GPUs there are, one each, as many at a time."""
     sweep = Fake()
     shutil.copy(os.path.join(TMP, "fake"), os.path.join(sweep.dir, "train_gpt2cu"))
-    done = sweep.run([(name, 1) for name in "abcdef"], "--trainer",
-                     os.path.join(sweep.dir, "train_gpt2cu"), "--jobs", "2",
-                     CUDA_VISIBLE_DEVICES="3,5")
-    assert done.returncode == 0, done.stderr
+    sweep.run([(name, 1) for name in "abcdef"], "--trainer",
+              os.path.join(sweep.dir, "train_gpt2cu"), "--jobs", "2", CUDA_VISIBLE_DEVICES="3,5")
     with open(sweep.started + ".gpus") as f:
         used = f.read().split()
     assert len(used) == 6 and set(used) == {"3", "5"}, used
@@ -213,25 +237,21 @@ def test_lab_gpus():
 
 # ---- the report ----
 
-def report(*flags):
-    return subprocess.run([TINY.python, testing.lab_path("report.py"), *flags],
-                          capture_output=True, text=True, check=False)
-
-
 def test_lab_report():
     """Each result and its figures. An experiment that fails does not stop the others, and no result
     of an earlier run stands in for it."""
-    sweep = Fake()
-    assert sweep.run([("a", 1)], DRAW="1").returncode == 0
+    sweep, labels = Fake(), [label for label, _ in report.experiments()]
+    sweep.run([("a", 1)])
+    text = report.page({"42_fake": sweep.result("result.json")})
+    assert "src='42_fake/picture.png'" in text and "Refuted</strong>: so: 2 (1.9" in text, text
     os.rename(os.path.join(sweep.out, "42_fake"), os.path.join(sweep.out, "02_knee"))
-    assert report("--out", sweep.out).returncode == 0
-    with open(os.path.join(sweep.out, "report.html"), encoding="utf-8") as f:
-        text = f.read()
-    assert "src='02_knee/picture.png'" in text and "Refuted</strong>: so" in text, text
-    done = report("--run", "--quick", "--only", "02,03", "--out", sweep.out, "--trainer", "absent")
-    names = "02_knee, 02_local, 02_size, 03_small_noisy"
-    assert done.returncode == 1 and f"4 did not finish: {names}" in done.stderr, done.stderr
-    assert done.stderr.count("there is no such program") == 4, done.stderr
+    done = subprocess.run([TINY.python, testing.lab_path("report.py"), "--quick", "--out",
+                           sweep.out, "--trainer", "absent"], capture_output=True, text=True,
+                          check=False)
+    assert done.returncode == 1 and (
+        f"{len(labels)} did not finish: {', '.join(labels)}" in done.stderr), done.stderr
+    assert done.stderr.count("there is no such program") == len(labels), done.stderr
+    assert os.path.exists(os.path.join(sweep.out, "report.html"))
     assert not os.path.exists(os.path.join(sweep.out, "02_knee", "result.json"))
 
 

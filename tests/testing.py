@@ -11,8 +11,7 @@ import tempfile
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-LAB_ROOMS = [os.path.join(ROOT, *room) for room in [("scripts", "lab", "experiments"),
-                                                    ("scripts", "lab", "shared"), ("dev", "web")]]
+LAB_ROOMS = [os.path.join(ROOT, "scripts", "lab", "experiments"), os.path.join(ROOT, "dev", "web")]
 
 
 os.environ["OMP_WAIT_POLICY"] = "passive"      # tests share a machine with other work

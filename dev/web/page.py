@@ -14,7 +14,8 @@ import re
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(1, os.path.join(os.path.dirname(os.path.dirname(HERE)), "scripts", "lab", "shared"))
+sys.path.insert(1, os.path.join(os.path.dirname(os.path.dirname(HERE)), "scripts", "lab",
+                                "experiments"))
 import claims
 import kept
 import lab

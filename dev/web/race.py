@@ -155,7 +155,7 @@ def replay_data():
                        "batch": int(row["batch_tokens"]), "update": row["update_seconds"],
                        "seconds": row["seconds_to_target"]} for row in lanes],
             "curves": {batch: of[min(of)] for batch, of in sorted(curves.items())},
-            "samples": kept.read("10_replayed")["samples"]["samples"]}
+            "samples": kept.read("10_samples")["samples"]}
 
 
 def replay():

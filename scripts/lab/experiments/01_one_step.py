@@ -9,7 +9,6 @@ import math
 import os
 import random
 
-import _path
 import numpy as np
 import fit
 import kept
@@ -41,7 +40,7 @@ def step_job(e, plan, trained, direction):
         "--direction", direction, *own, "--", "--init", e.base(trained),
         "--data", e.corpus(plan["corpus"]), "--seed", plan["seed"], "--seq-len", T,
         "--micro-batch", 512 // T, "--eval-tokens", plan["eval"]],
-        program=PROGRAM, before=[trained.name], cost=20,
+        program=PROGRAM,
         env={"CHECKPOINT": " ".join(trained.flags)})
 
 
@@ -177,7 +176,7 @@ def write_tables(e, measured):
 
 # ---------------------------------------------------------------- from the tables on
 
-def draw(plt, points, fits):
+def draw(points, fits):
     """The fall of the loss in one step of Adam's direction: predicted, fitted and measured. points,
     fits: rows of the tables."""
     curves, halves = [], []
@@ -199,7 +198,7 @@ def draw(plt, points, fits):
         curves.append(lab.Curve(None, halves[-1:], [known["dl_max"]["fitted"] / 2], look={
             **colour, "marker": "*", "markersize": 19, "markerfacecolor": "white", "zorder": 1}))
     half, more = [f"{b:,.0f}" for b in halves] if len(halves) == 2 else "??"
-    return lab.panels(plt, [{
+    return lab.panels([{
         "curves": curves, "x": "tokens of the step's batch", "log": (2, 10),
         "y": "nats that the loss falls in one step"}],
         f"A step of {half} tokens does half of what a very large one does; after annealing, {more}")
@@ -214,7 +213,7 @@ def conclude(e):
                 "fitted over predicted", *ratio)
         if (row["direction"], row["quantity"]) == ("adam", "b_noise"):
             judged.append((f"{row['checkpoint']} rate", *ratio))
-    e.figure("one_step", lambda plt: draw(plt, e.rows("points"), e.rows("fits")), alt=(
+    e.figure("one_step", draw(e.rows("points"), e.rows("fits")), alt=(
         "How far one step lowers the loss, against its batch in tokens: in proportion to the "
         "batch, then hardly further beyond the noise scale."),
         caption="Solid lines are predicted from gradients and curvature alone. Stars: B_noise, "
@@ -225,16 +224,6 @@ def conclude(e):
 
 # ---------------------------------------------------------------- the experiment
 
-def settings(e, plan):
-    sizes = plan["steps"]
-    e.setting(f"2 layers, 32 channels, T={T}, {plan['tokens']:,} tokens in batches of "
-              f"{16 * T} at rate {plan['lr']}, constant or with its last fifth annealed "
-              f"to zero. G from {sizes['gradient-tokens']:,} tokens, S from {sizes['sequences']} "
-              f"single sequences, H over {sizes['hessian-tokens']:,} tokens; {sizes['draws']} "
-              f"draws a batch below B_noise, {sizes['draws-above']} above; {plan['eval']:,} held-"
-              "out tokens. Each half of the draws chooses the rate at which the other is reported.")
-
-
 def measure(e):
     """Makes the runs and writes the tables."""
     plan = {"lr": 4e-3, "seed": 1, "corpus": e.pick(10 ** 6, 16 * 10 ** 6, 16 * 10 ** 6),
@@ -243,21 +232,22 @@ def measure(e):
                       "sequences": e.pick(8, 64, 64), "hessian-tokens": e.pick(1024, 8192, 65536),
                       "span": e.pick(4, 16, 16), "draws": e.pick(4, 12, 64),
                       "draws-above": e.pick(4, 6, 16)}}
-    settings(e, plan)
     if not os.access(PROGRAM, os.X_OK):
         lab.fail(f"{PROGRAM}: there is no such program; make {PROGRAM}")
     trained = [train_job(e, plan, name, more) for name, more in [
         ("constant", ["--lr-schedule", "constant"]),
         ("annealed", ["--lr-schedule", "wsd", "--final-lr-frac", 0])]]
     jobs = {(of.name, d): step_job(e, plan, of, d) for d in DIRECTIONS for of in trained}
-    runs = e.run([*trained, *jobs.values()])
+    e.run(trained)
+    runs = e.run(list(jobs.values()))
     write_tables(e, {of: Measured(Steps(runs[job.name].base + ".txt"))
                      for of, job in jobs.items()})
 
 
 if __name__ == "__main__":
     lab.experiment(
-        1, "one_step", measure, conclude, title="One step",
+        1, "one_step", measure, conclude, endpoint=(1 / 1.5, 1.5), retrospective=True,
+        title="One step",
         question="Why does a step of a larger batch lower the loss further, and up to which size?",
         prediction="The fall is ΔL_max/(1 + B_noise/B), at the rate ε_max/(1 + B_noise/B). The "
         "constants follow from gradients and curvature at the checkpoint, without a fit. B_noise "

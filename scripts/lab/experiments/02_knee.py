@@ -14,7 +14,6 @@ import math
 from collections import namedtuple
 from statistics import fmean as mean, median
 
-import _path
 import numpy as np
 import fit
 import kept
@@ -243,19 +242,14 @@ def fitted(found, reading="weights"):
     return [g for g in found if g.reading == reading and not g.knee.reason]
 
 
-def fewest(points):
-    """The fewest tokens of a curve that were measured."""
-    return min(p.median * p.batch for p in points)
-
-
 def exponent(found):
     """(exponent, low, high) of B_crit ~ E^exponent over all sizes and targets, or None. E: the
     fewest tokens measured, since S_min B_crit would contain what it is to explain. The interval
     leaves out one batch of one size at a time and fits everything again: the targets of a batch
     come from the same logs, so they are not independent."""
     def slope(curves):
-        fits = [(math.log(fewest(points)), math.log(fit.least_squares(
-            [p.batch for p in points], [p.median for p in points])[1])) for points in curves]
+        fits = [(math.log(min(p.median * p.batch for p in points)), fit.log_crit(points))
+                for points in curves]
         return np.polyfit(*zip(*fits), 1)[0] if len(fits) > 2 else None
 
     def without(left):
@@ -349,11 +343,11 @@ def tell_fits(e, fits):
 
 # ---------------------------------------------------------------- the figure
 
-def draw(plt, own):
+def draw(own):
     """Updates and tokens against the batch, to the lowest loss and two higher ones."""
     shown = [own[at] for at in sorted({len(own) // 4, len(own) // 2, len(own) - 1})]
     a, b, c = (own[-1].points[i] for i in (0, -3, -1))
-    figure = lab.panels(plt, [{
+    figure = lab.panels([{
         "curves": [lab.Curve(f"{g.target:g} nats", [p.batch for p in g.points], *zip(*(
             [times(p) * n for n in (p.median, *spread(p))] for p in g.points)),
                              {"linestyle": "-"}) for g in shown],
@@ -376,7 +370,7 @@ def conclude(e):
     weights = [g for g in found if g.reading == "weights" and len(g.points) > 2]
     shown = max((g.size for g in weights), key=lambda size: sum(
         len(g.points) for g in weights if g.size == size))
-    e.figure("knee", lambda plt: draw(plt, [g for g in weights if g.size == shown]), alt=(
+    e.figure("knee", draw([g for g in weights if g.size == shown]), alt=(
         f"{shown} parameters to three losses. Left: updates against the batch fall steeply, then "
         "hardly. Right: tokens against the batch stay nearly the same, then rise in proportion."),
         caption="Points: the best rate of each batch, the median of fresh seeds. Bars: their "
@@ -388,13 +382,6 @@ def measure(e):
     e.tuned, e.fresh = e.pick(tiny=([1], [3]), quick=([1], [3]), full=([1, 2], [3, 4, 5, 6]))
     e.targets = e.pick([3.0, 2.9], TARGETS, TARGETS)
     every = sweep(e)
-    for s in e.sizes:
-        layers, _, channels = lab.MODELS[s.name]
-        e.setting(f"{s.name}: {layers} layers of {channels} channels, batches of "
-                  f"{min(s.batches):,} to {max(s.batches):,} tokens, sequences of {T}.")
-    e.setting(f"AdamW at a constant rate after {WARMUP} updates of warm-up, which count; beta2 by "
-              f"the half-life rule; seeds that tune: {len(e.tuned)}, fresh ones that are reported: "
-              f"{len(e.fresh)}; averaged weights with a half-life of {2048 * T:,} tokens.")
     e.table("runs", RUNS, rows_of(e, every))
     e.table("curves", ["size", "batch_tokens", "lr", "seed", "step", "val_loss"], curves_of(every))
 

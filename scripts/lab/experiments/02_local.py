@@ -13,7 +13,6 @@ import math
 from collections import namedtuple
 from statistics import fmean as mean, geometric_mean
 
-import _path
 import fit
 import kept
 import lab
@@ -86,11 +85,6 @@ def measure(e):
     e.table("local_points", [*OF, "seed", "batch_tokens", "lr_times", "updates"], points)
     e.table("tuned", [*OF, "batch_tokens", "lr_times", "edge", "updates"], tuned)
     e.table("moments", [*OF, "target_nats", "noise_scale_tokens"], moments)
-    e.setting("; ".join(
-        f"{g.size}, sequences of {g.T}: after {', '.join(f'{m:,}' for m in g.moments)} tokens, "
-        f"seeds {', '.join(map(str, g.fresh))}" for g in groups) + ".")
-    e.setting("Every branch decays its rate linearly to zero. It ends 0.1 nats below a branch of "
-              "256-token updates that is annealed at once.")
 
 
 # ---------------------------------------------------------------- from the tables on
@@ -161,13 +155,13 @@ def conclude(e):
 
 def figures(e, found, first, knees):
     name = f"{first[0].size} parameters"
-    e.figure("local", lambda plt: draw_local(plt, first, name), alt=(
+    e.figure("local", draw_local(first, name), alt=(
         "How many times fewer updates a larger batch takes, against how many times larger it is: "
         "near proportion at first, then flatter; the later in training, the later."),
         caption="From one checkpoint to the same loss, 0.1 nats lower. Bars: the range of seeds.")
     if knees:
         local = [(m.tokens, m.knee.b_crit, m.knee.low, m.knee.high) for m in knees]
-        e.figure("growth", lambda plt: lab.panels(plt, [{
+        e.figure("growth", lab.panels([{
             "curves": [lab.Curve(words, *zip(*rows)) for words, rows in [
                 ("from the start, at a constant rate", constant_rate(e, first[0].size)),
                 ("from a checkpoint, to the next 0.1 nats", local)] if rows],
@@ -179,13 +173,13 @@ def figures(e, found, first, knees):
             caption="Bars: 90%. Constant rate: at the fewest tokens that reached each loss.")
     pair = [m for m in found if (m.size, m.tokens) == (found[0].size, found[0].tokens)]
     if len(pair) > 1 and not any(m.knee.reason for m in pair):
-        e.figure("sequences", lambda plt: draw_sequences(plt, pair, name), alt=(
+        e.figure("sequences", draw_sequences(pair, name), alt=(
             "Updates over S_min against the batch size, for sequences of two lengths. Left, in "
             "tokens, the longer ones bend later; right, in sequences, far earlier."),
             caption="The same model and as many tokens trained. At B_crit updates are twice S_min.")
 
 
-def draw_local(plt, first, name):
+def draw_local(first, name):
     small = first[0].points[0]
     times = [p.batch / small.batch for p in first[0].points]
     curves = []
@@ -197,16 +191,16 @@ def draw_local(plt, first, name):
             [max(of) for of in fewer], {"linestyle": "-"}))
     curves.append(lab.Curve("in proportion", times, times, look={
         "color": "black", "linestyle": ":", "marker": ""}))
-    return lab.panels(plt, [{
+    return lab.panels([{
         "curves": curves, "x": f"times the batch size (of {small.batch:,} tokens)",
         "y": "times fewer updates", "log": (2, 2)}],
         f"{name}: the longer they are trained, the more updates a larger batch saves")
 
 
-def draw_sequences(plt, pair, name):
+def draw_sequences(pair, name):
     tokens = [m.knee.b_crit for m in pair]
     apart = [b / m.T for b, m in zip(tokens, pair)]
-    return lab.panels(plt, [{
+    return lab.panels([{
         "curves": [lab.Curve(f"{m.T} tokens a sequence",
                              [p.batch / (m.T if unit == "sequences" else 1) for p in m.points],
                              [p.median / m.knee.s_min for p in m.points]) for m in pair],
@@ -219,7 +213,7 @@ def draw_sequences(plt, pair, name):
 
 if __name__ == "__main__":
     lab.experiment(
-        2, "local", measure, conclude, title="The knee, after equal training",
+        2, "local", measure, conclude, endpoint=(8.0, 16.0), title="The knee, after equal training",
         question="From one checkpoint, how many updates of 256 tokens do what one of 4,096 does?",
         prediction="After 1,048,576 tokens, 119k parameters take 8 to 16 times as many updates of "
         "256 tokens as of 4,096.")

@@ -8,19 +8,18 @@ As in 02_local.py all batches leave the same checkpoint. Here the rate before it
 cell, a size after so many tokens, and weight decay forgets as many tokens at every batch. --cell
 measures one and stops: cells come from several machines, and lie in OUT/02_size/cells.
 """
-import json
 import math
 import os
+import sys
 from collections import namedtuple
 
-import _path
 import numpy as np
-
 import fit
+import kept
 import lab
 import local_knee
 
-PLAN = os.path.join(lab.LAB, "plans", "02_size.md")
+PLAN = os.path.join(kept.LAB, "plans", "02_size.md")
 
 # rate: a first guess, for the smallest batch. ks: the branches' batches, in units of that.
 Size = namedtuple("Size", "layers heads channels rate ks")
@@ -87,12 +86,12 @@ def points(local):
     return [[batch, p.lr, p.median, bool(p.edge)] for batch, p in sorted(local.points.items()) if p]
 
 
-def measure(e, size, tokens):
+def measure_cell(e, size, tokens):
     """A cell: what is in its file, which is written if it is not there."""
     path = os.path.join(e.dir, "cells", f"{size}_{tokens}.json")
-    if os.path.exists(path):
-        with open(path, encoding="utf-8") as f:
-            return json.load(f)
+    cell = kept.load(path)
+    if cell:
+        return cell
     commit = lab.output_of("git", "log", "-1", "--format=%h", "--", PLAN).strip()
     if not commit and e.size == "full":
         lab.fail(f"{PLAN} is not committed: a plan is older than its runs")
@@ -176,52 +175,36 @@ def conclude(e):
             e.found(f"exponent of B_crit in trained tokens, {size}",
                     *fit.mean_interval(exponents(own, {cell: cell[1] for cell in own})))
     if len(found) > 1:
-        e.figure("size", lambda plt: draw(plt, found), alt=(
+        e.figure("size", draw(found), alt=(
             "The critical batch size against the tokens trained, both logarithmic, a line for each "
             "model size: the lines rise together and lie close to each other."),
             caption="Each point is the mean of the seeds; bars: 90%.")
-    if verdict or e.size == "tiny":
-        e.decide(verdict)
-    else:
-        e.verdict("undecided", "not all of its sizes are measured yet")
+    return verdict or "not all of its sizes are measured yet"
 
 
-def draw(plt, found):
-    figure, ax = plt.subplots(figsize=(7.5, 4.8), layout="constrained")
-    for i, size in enumerate(SIZES):
-        own = sorted((tokens, interval(of.values())) for (s, tokens), of in found.items()
+def draw(found):
+    curves = []
+    for size in SIZES:
+        own = sorted((tokens, *interval(of.values())) for (s, tokens), of in found.items()
                      if s == size)
         if own:
-            x, middle = [tokens for tokens, _ in own], [v[0] for _, v in own]
-            bars = [[v[0] - v[1] for _, v in own], [v[2] - v[0] for _, v in own]]
-            ax.errorbar(x, middle, yerr=bars, color=lab.COLOURS[i], marker=lab.MARKERS[i],
-                        linestyle=lab.LINES[i % len(lab.LINES)], capsize=2,
-                        label=f"{size} parameters")
-    lab.log_axis(ax.xaxis, base=2)
-    lab.log_axis(ax.yaxis, base=2)
-    ax.legend(loc="upper left")
-    lab.axes(ax, "tokens trained", "critical batch size B_crit (tokens)")
-    figure.suptitle("The critical batch size grows with training, hardly with the model",
-                    fontsize=11)
-    return figure
+            curves.append(lab.Curve(f"{size} parameters", *zip(*own)))
+    return lab.panels([{"curves": curves, "x": "tokens trained", "log": (2, 2),
+                        "y": "critical batch size B_crit (tokens)"}],
+                      "The critical batch size grows with training, hardly with the model")
 
 
-def main():
-    e = lab.Experiment(
-        2, "size", title="The knee over model size", arguments=arguments,
-        question="Does a larger model bear a larger batch, or only a longer trained one?",
-        prediction="After 1,048,576 tokens, from 35k to 3.2M parameters, B_crit grows as "
-        "parameters to the power of -0.2 to 0.1.")
+def measure(e):
     if e.args.cell:
-        measure(e, e.args.cell[0], int(e.args.cell[1]))
-        return
-    if not e.args.kept:
-        e.setting("Every branch decays its rate linearly to zero. It ends 0.1 nats below a branch "
-                  "of the smallest batch that is annealed at once. 85M trains in bf16.")
-        write(e, [measure(e, *cell) for cell in CELLS[e.size]])
-    conclude(e)
-    e.close()
+        measure_cell(e, e.args.cell[0], int(e.args.cell[1]))
+        sys.exit()
+    write(e, [measure_cell(e, *cell) for cell in CELLS[e.size]])
 
 
 if __name__ == "__main__":
-    main()
+    lab.experiment(
+        2, "size", measure, conclude, endpoint=(-0.2, 0.1), arguments=arguments,
+        title="The knee over model size",
+        question="Does a larger model bear a larger batch, or only a longer trained one?",
+        prediction="After 1,048,576 tokens, from 35k to 3.2M parameters, B_crit grows as "
+        "parameters to the power of -0.2 to 0.1.")

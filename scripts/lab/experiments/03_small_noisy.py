@@ -9,7 +9,6 @@ import itertools
 import math
 from collections import namedtuple
 
-import _path
 import numpy as np
 import fit
 import kept
@@ -71,8 +70,6 @@ def run_fresh(e, plan):
               run.val if math.isfinite(run.val) else "diverged"]
              for (rule, batch), m in methods.items()
              for (_, power, seed), run in sorted(m.runs.items())])
-    e.setting(f"Fresh data: 35k parameters, T={T}, {plan['tokens']:,} tokens in every run; warm-up "
-              "over 5% of the tokens, cosine to a tenth, no weight decay.")
 
 
 class Repeat(lab.Tuned):
@@ -111,8 +108,6 @@ def run_repeated(e, plan):
               x.get("train_eval_loss"), x["val_loss"]]
              for m in lab.tune(e, [Repeat(e, plan, batch) for batch in plan["repeated"]])
              for (_, power, seed), run in sorted(m.runs.items()) for x in run.evals])
-    e.setting(f"Repeated data: 119k parameters, {plan['epochs']} epochs of {plan['epoch']:,} "
-              "tokens, rate to zero. Seed 1 tunes every rate; fresh seeds are reported.")
 
 
 # ---------------------------------------------------------------- numbers, from the tables
@@ -200,7 +195,7 @@ def small_less_large(equal):
 
 # ---------------------------------------------------------------- tables and the picture
 
-def draw(plt, curves, repeats, gap, level):
+def draw(curves, repeats, gap, level):
     """Losses far above the best are left out of the first two panels."""
     low = min(c.mean for c in curves)
     rates, best, gaps = [], [], []
@@ -220,7 +215,7 @@ def draw(plt, curves, repeats, gap, level):
                 "color": lab.COLOURS[i], "linestyle": lab.LINES[i], "marker": ""}))
     loss, title = "validation loss (nats a token)", "Repeated data" + (
         f": at {level:g} they are {gap[0]:+.3f} nats apart" if gap else "")
-    figure = lab.panels(plt, [
+    figure = lab.panels([
         {"curves": rates, "x": "peak learning rate", "y": loss, "log": (10, 0),
          "title": "Each batch has its rate (AdamW)", "legend": "sequences an update"},
         {"curves": best, "x": "sequences an update", "y": loss, "log": (4, 0),
@@ -250,7 +245,7 @@ def conclude(e):
     if gap:
         e.found(f"repeated data, at training loss {level:g}: validation loss of the smaller batch "
                 "less the larger", *gap)
-    e.figure("small_noisy", lambda plt: draw(plt, curves, repeats, gap, level),
+    e.figure("small_noisy", draw(curves, repeats, gap, level),
              alt="Validation loss against learning rate for each batch; the best loss of each "
                  "batch for AdamW and SGD; on repeated data, how much the validation loss exceeds "
                  "the training loss, against the training loss.",
@@ -267,7 +262,7 @@ def measure(e):
 
 if __name__ == "__main__":
     lab.experiment(
-        3, "small_noisy", measure, conclude, title="Small and noisy",
+        3, "small_noisy", measure, conclude, endpoint=(-0.02, 0.02), title="Small and noisy",
         question="After the same tokens, is a model trained with one sequence an update worse than "
                  "one trained with hundreds? And do noisy gradients generalise better?",
         prediction="On repeated data the batch does not change the validation loss at equal "

@@ -14,7 +14,6 @@ import random
 from collections import namedtuple
 from statistics import median
 
-import _path
 import numpy as np
 import fit
 import kept
@@ -26,7 +25,6 @@ BLOCKS = 2, 5, 9                                 # that a control must keep: tin
 ENDS = "", "_low", "_high"                       # of a column with an interval
 JUDGED = "0.8M"                                  # the endpoint's model, on one core
 UNEVEN = 20, 16                                  # sequences of two ranks' shares
-PAIR = os.path.join("scripts", "lab", "shared", "pair.sh")
 SPIN = {"GOMP_SPINCOUNT": "10000"}               # threads spin briefly, as is the default
 
 # A value and its 90% interval.
@@ -69,13 +67,6 @@ def fast_quarter(steps, field="seconds"):
     return ordered[len(ordered) // 4]
 
 
-def control_jobs(e, turn):
-    """{cores: a fixed timing between two blocks}"""
-    return {n: lab.Job(f"control_t{n}_{turn}", e.timing(lab.model("119k", T), 512, 16, e.pick(
-        10, 60, 200)), threads=n, alone=True, env=SPIN if n > 1 else {})
-        for n in sorted({1, lab.processors()})}
-
-
 def kept_blocks(controls):
     """Blocks of which no control, before or after, took more than SLOW times the best of its kind.
     controls: [{cores: seconds}], one more than there are blocks."""
@@ -84,17 +75,13 @@ def kept_blocks(controls):
     return [i for i, pair in enumerate(zip(fine, fine[1:])) if all(pair)]
 
 
-def pair_job(e, block):
-    """[two runs at the same time, as ranks of one update with UNEVEN shares]. The smaller share
-    makes more updates, so that both run as long."""
-    if lab.processors() < 2:
-        return []
-    name, steps, (one, two) = e.pick("35k", "0.8M", "0.8M"), e.pick(6, 12, 30), UNEVEN
-    return [lab.Job(f"uneven_{name}_block{block}", [
-        os.path.join(".", "train_gpt2"), *e.timing(lab.model(name, T), one * T, one, steps)],
-        program=PAIR, alone=True,
-        env={"SECOND": f"--micro-batch {two} --batch-tokens {two * T} "
-                       f"--steps {math.ceil(steps * one / two)}"})]
+def pair_jobs(e, block):
+    """Two runs at the same time, as ranks of one update with UNEVEN shares. The smaller share makes
+    more updates, so that both run as long."""
+    name, steps = e.pick("35k", "0.8M", "0.8M"), e.pick(6, 12, 30)
+    return [lab.Job(f"uneven_{name}_{n}_block{block}", e.timing(
+        lab.model(name, T), n * T, n, math.ceil(steps * UNEVEN[0] / n)),
+        program=os.path.join(".", "train_gpt2")) for n in UNEVEN]
 
 
 def measure(e):
@@ -102,22 +89,24 @@ def measure(e):
     blocks, up to a limit, for those between disturbed controls."""
     blocks, most = e.pick(*BLOCKS), e.pick(2, 7, 20)
 
-    def control(turn):
-        jobs = control_jobs(e, turn)
+    def control(turn):                           # {cores: seconds} of a fixed timing
+        jobs = {n: lab.Job(f"control_t{n}_{turn}", e.timing(
+            lab.model("119k", T), 512, 16, e.pick(10, 60, 200)), threads=n, alone=True,
+            env=SPIN if n > 1 else {}) for n in sorted({1, lab.processors()})}
         runs = e.run(list(jobs.values()))
         return {n: fast_quarter(runs[j.name].steps) for n, j in jobs.items()}
     controls, rows, pairs, sizes, made = [control(0)], [], [], {}, 0
     while made < most and (made < blocks or len(kept_blocks(controls)) < blocks):
-        jobs, uneven = timings(e, made), pair_job(e, made)
-        runs = e.run([*jobs.values(), *uneven])
+        jobs, uneven = timings(e, made), pair_jobs(e, made)
+        runs = e.run(list(jobs.values()))
         for of, j in jobs.items():
             run = runs[j.name]
             sizes[of[0], run.start["parameters"], T] = None
             rows.append([made, *of, fast_quarter(run.steps),
                          fast_quarter(run.steps, "seconds_optimizer")])
-        for run in (runs[j.name] for j in uneven):
-            other = [x for x in lab.read_log(run.base + ".jsonl.second") if x["event"] == "step"]
-            pairs.append((made, fast_quarter(run.steps), fast_quarter(other)))
+        if lab.processors() > 1:
+            pairs.append((made, *(fast_quarter(run.steps)
+                                  for run in e.run(uneven, together=True).values())))
         made += 1
         controls.append(control(made))
     chosen = kept_blocks(controls) if e.size != "tiny" else list(range(made))
@@ -130,11 +119,6 @@ def measure(e):
     e.table("uneven", ["tokens_one", "tokens_other", "seconds_one", "seconds_other",
                        "share_waited", "share_waited_low", "share_waited_high"],
             [uneven_row([pair for i, *pair in pairs if not chosen or i in chosen])] * bool(pairs))
-    e.setting(f"{blocks} blocks, each with every setting in turn, one run at a time. Seconds of a "
-              "setting: the lower quartile of its updates, then the median of the blocks.")
-    e.setting("Layers, heads, channels: " + "; ".join(
-        f"{name} {', '.join(map(str, of))}" for name, of in lab.MODELS.items())
-        + f". T={T}.")
 
 
 def uneven_row(pairs):
@@ -213,7 +197,7 @@ def all_series(e):
 
 # ---------------------------------------------------------------- figure
 
-def draw(plt, series):
+def draw(series):
     """Speed of the judged model against the tokens of an update, with the curve of its line, dotted
     below one sequence, where nothing is measured; and the cost of accumulation."""
     speeds, judged = [], [s for s in series if s.model == JUDGED] or series
@@ -229,7 +213,7 @@ def draw(plt, series):
     rows = [(s, setting) for s in series for setting in s.accumulated()]
     costs = [[Range(*(100 * x for x in of)) for of in s.costs(setting)] for s, setting in rows]
     at, (measured, said, _) = range(len(rows)), zip(*costs)
-    return lab.panels(plt, [
+    return lab.panels([
         {"curves": speeds, "x": "tokens of an update", "y": "tokens a second", "log": (2, 0),
          "title": f"{judged[0].model} parameters"},
         {"curves": [lab.Curve("measured", at, *zip(*measured), {"linestyle": ""}),
@@ -263,7 +247,7 @@ def conclude(e):
                 *(row["share_waited" + end] for end in ENDS))
     blocks = {row["block"]: row["kept"] for row in e.rows("seconds")}
     e.found(f"blocks discarded of {len(blocks)}", list(blocks.values()).count(0))
-    e.figure("one_device", lambda plt: draw(plt, series),
+    e.figure("one_device", draw(series),
              alt="Tokens a second against the tokens of an update, rising and then flat, with the "
                  "curve of a fixed time and a time a token; the cost of gradient accumulation, "
                  "measured against predicted.",
@@ -276,7 +260,7 @@ def conclude(e):
 
 if __name__ == "__main__":
     lab.experiment(
-        4, "one_device", measure, conclude, title="One device",
+        4, "one_device", measure, conclude, endpoint=(0.0, 32.0), title="One device",
         question="How many tokens must an update have to use a device well, and what does gradient "
                  "accumulation cost?",
         prediction="An update of b tokens takes t_0 + τ b seconds, and b_half = t_0/τ is below one "

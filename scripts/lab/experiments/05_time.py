@@ -16,13 +16,11 @@ import os
 from collections import namedtuple
 from statistics import median
 
-import _path
 import fit
 import kept
 import lab
 
 TRAINER = os.path.join(".", "train_gpt2")        # CPU ranks, whatever e.args.trainer is
-PAIR = os.path.join("scripts", "lab", "shared", "pair.sh")
 LAUNCH = os.path.join("scripts", "launch.sh")
 BENCH = os.path.join("build", "bench_comm")
 RANKS, T = 2, 32
@@ -61,16 +59,21 @@ def to_loss(e, model, batch, seed):
 def jobs(e, model, turn):
     """{arm: Job}. All arms of a turn train with one seed."""
     seed, large = 11 + turn, RANKS * model.small
-    share = e.timing(lab.model(model.name, T), model.small, model.small // T, e.pick(8, 30, 100))
+    exact = [*to_loss(e, model, large, seed), "--exact-sum"]
 
     def run(arm, flags, **more):
         return lab.Job(f"t{turn}_{arm}", flags, alone=True, **more)
-    exact = [*to_loss(e, model, large, seed), "--exact-sum"]
     return {"small": run("small", to_loss(e, model, model.small, seed), program=TRAINER),
             "accumulated": run("accumulated", exact, program=TRAINER, keep=True),
             "shared": run("shared", [*exact, "--zero", 0], ranks=RANKS, keep=True),
-            "solo": run("solo", share, program=TRAINER),
-            "pair": run("pair", [TRAINER, *share], program=PAIR)}
+            "solo": share_job(e, model, turn, "solo", alone=True)}
+
+
+def share_job(e, model, turn, name, alone=False):
+    """Some updates of half of the large batch, for their time."""
+    return lab.Job(f"t{turn}_{name}", e.timing(
+        lab.model(model.name, T), model.small, model.small // T, e.pick(8, 30, 100)),
+        program=TRAINER, alone=alone)
 
 
 def seconds_to(run, target):
@@ -82,9 +85,9 @@ def seconds_to(run, target):
     return sum(seconds[:whole]) + (updates - whole) * seconds[min(whole, len(seconds) - 1)]
 
 
-def steps_of(log):
-    """Seconds of the updates of a timing run, without the first three."""
-    return [r["seconds"] for r in lab.read_log(log) if r["event"] == "step"][3:]
+def seconds_of(run):
+    """Of the updates of a timing run, without the first three."""
+    return [step["seconds"] for step in run.steps[3:]]
 
 
 def link(e, parameters, turn):
@@ -97,8 +100,7 @@ def link(e, parameters, turn):
             lab.write_json(path, json.loads(lab.last_line(printed)))
         except ValueError:
             lab.fail(f"{LAUNCH} -n {RANKS} {BENCH} {parameters}: it measured no all-reduce")
-    with open(path, encoding="utf-8") as f:
-        return json.load(f)
+    return kept.load(path)
 
 
 def weights(run):
@@ -122,10 +124,11 @@ def measure_block(e, model, turn):
     wanted = jobs(e, model, turn)
     runs = e.run(list(wanted.values()))
     runs = {arm: runs[job.name] for arm, job in wanted.items()}
-    both = steps_of(runs["pair"].base + ".jsonl"), steps_of(runs["pair"].base + ".jsonl.second")
-    cost = link(e, runs["small"].start["parameters"], turn)
-    block = {"turn": turn, "solo": median(steps_of(runs["solo"].base + ".jsonl")),
-             "share": fit.slowest(sum(both, []), 2), "alpha": cost["alpha"], "beta": cost["beta"],
+    pair = e.run([share_job(e, model, turn, name) for name in ("pair", "other")], together=True)
+    parameters = runs["small"].start["parameters"]
+    block = {"turn": turn, "parameters": parameters, **link(e, parameters, turn),
+             "solo": median(seconds_of(runs["solo"])),
+             "share": fit.slowest(sum(map(seconds_of, pair.values()), []), 2),
              "same_bits": int(weights(runs["accumulated"]) == weights(runs["shared"]))}
     for arm in ARMS:
         block["seconds_" + arm] = seconds_to(runs[arm], model.target)
@@ -147,12 +150,8 @@ def measure(e):
     while sum(b["kept"] for b in blocks) < enough and len(blocks) < most:
         blocks.append(measure_block(e, model, len(blocks)))
     e.table("blocks", COLUMNS, [[b[name] for name in COLUMNS] for b in blocks])
-    layers, first = lab.MODELS[model.name][0], e.run([jobs(e, model, 0)["small"]])["t0_small"]
     e.table("model", ["model", "parameters", "target_nats", "messages"],
-            [[model.name, first.start["parameters"], model.target, layers + 3]])
-    e.setting(f"{model.name} parameters, T={T}; constant rate after {WARMUP} updates, β2 by "
-              f"half-life in tokens; micro-batches of {model.small} tokens. Seconds are those of "
-              "the updates, without evaluations.")
+            [[model.name, blocks[0]["parameters"], model.target, lab.MODELS[model.name][0] + 3]])
 
 
 # ---------------------------------------------------------------- numbers and figure
@@ -173,7 +172,7 @@ def conclude(e):
         b["same_bits"] for b in of))
     e.found(f"blocks discarded of {len(blocks)}", len(blocks) - len(of))
     shown = [fit.median_interval(speedups(blocks, arm)) for arm in ("accumulated", "shared")]
-    e.figure("seconds", lambda plt: lab.panels(plt, [{
+    e.figure("seconds", lab.panels([{
         "curves": [lab.Curve(None, [0, 1], *zip(*shown), {"linestyle": "", "markersize": 8})],
         "x": "", "y": "times as fast as one core\nwith half of the batch",
         "names": [f"{large:,} tokens, one core\n(accumulated)",
@@ -189,7 +188,7 @@ def conclude(e):
 
 if __name__ == "__main__":
     lab.experiment(
-        5, "time", measure, conclude, missing,
+        5, "time", measure, conclude, missing, endpoint=(1.46, 1.98),
         title="Seconds to a loss: one core, accumulation, two cores",
         question="What does a larger batch gain on one device, and what on two?",
         prediction="Twice the batch takes hardly more than half of the updates. On one core each "

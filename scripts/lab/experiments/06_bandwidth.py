@@ -15,12 +15,11 @@ import subprocess
 from collections import namedtuple
 from statistics import fmean as mean
 
-import _path
 import fit
 import kept
 import lab
 
-LINK = os.path.join("scripts", "lab", "shared", "link.sh")
+LINK = os.path.join("scripts", "lab", "experiments", "link.sh")
 PAYLOAD = 1448.0 / 1514.0                        # share of an Ethernet frame that is TCP payload
 OUTER = [(1.0, 0.0), (0.8, 0.5)]                 # DiLoCo: (learning rate, momentum)
 WARMUP = 20                                      # updates
@@ -80,7 +79,7 @@ def possible(_):
     """Why this machine cannot throttle a link; empty if it can."""
     if not lab.has_mpi():
         return "needs MPI: make MPI=1 build/train_gpt2-mpi, and mpirun"
-    done = subprocess.run([LINK, "--check"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    done = subprocess.run([LINK, "1gbit", "true"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           stdin=subprocess.DEVNULL, check=False)
     return "" if done.returncode == 0 else lab.last_line(done.stdout.decode("utf-8", "replace"))
 
@@ -224,7 +223,7 @@ def lane_of(race_rows, link, method):
     return kept.only(race_rows, mbit_s=link, method=method)
 
 
-def draw_race(plt, race_rows, curves, target):
+def draw_race(race_rows, curves, target):
     """A panel a link, one axis of seconds; the seed in the middle of each method, and where every
     seed reaches the target."""
     links, every = sorted({row["mbit_s"] for row in race_rows}), []
@@ -248,7 +247,7 @@ def draw_race(plt, race_rows, curves, target):
                       "y": "validation loss", "title": f"{link:,.0f} Mbit/s"})
     found = [ratio(lane_of(race_rows, x, "parallel"), lane_of(race_rows, x, "one"))[0]
              for x in (links[0], links[-1])]
-    return lab.panels(plt, every, "Two data parallel workers take "
+    return lab.panels(every, "Two data parallel workers take "
                       f"{found[0]:.1f} times as long as one over {links[0]:,.0f} Mbit/s, "
                       f"{found[1]:.1f} times over {links[-1]:,.0f}",
                       (7.6, 2.1 * len(links) + 0.7), len(links), sharex=True)
@@ -270,8 +269,7 @@ def conclude(e):
         if all(rows):
             e.found(f"seconds over {link} Mbit/s, {labels[slow]} over {labels[fast]}",
                     *ratio(*rows))
-    e.figure("race", lambda plt: draw_race(plt, race_rows, e.rows("curves"),
-                                           machine["target_loss"]),
+    e.figure("race", draw_race(race_rows, e.rows("curves"), machine["target_loss"]),
              alt="Validation loss against seconds for four methods, a panel for each link, on one "
                  "axis of seconds.",
              caption="Each method with its best batch for the link. Lines: the seed in the middle; "
@@ -289,8 +287,6 @@ def measure(e):
     choices += lab.tune(e, [Choice(e, b, every) for b, every in e.diloco])
     cost = calibrate(e)
     lanes = race(e, cost, choices)
-    e.setting(f"{cost.parameters:,} parameters, T={T}; constant rate after {WARMUP} updates, β2 by "
-              "half-life in tokens. Seconds are those of the updates, without evaluations.")
     e.table("updates", ["batch_tokens", "every", "outer_rate", "outer_momentum", "lr", "at_edge",
                         "updates_to_target"],
             [[c.batch, c.every, *(c.best()[0] or (None, None)), rate(c.best()[1]),
@@ -311,7 +307,7 @@ def measure(e):
 
 if __name__ == "__main__":
     lab.experiment(
-        6, "bandwidth", measure, conclude, possible,
+        6, "bandwidth", measure, conclude, possible, endpoint=(1.0, math.inf), retrospective=True,
         title="Loss against real seconds over slow links",
         question="Two workers over a slow link: which method reaches a loss first, each with its "
                  "own best batch?",

@@ -8,10 +8,10 @@ arXiv 2412.21124); a linear ramp does so by the clock.
 Runs of one seed begin with the same weights and read the same samples, so what a seed does to both
 methods cancels in their difference.
 """
+import math
 from collections import namedtuple
 from statistics import fmean as mean
 
-import _path
 import fit
 import kept
 import lab
@@ -96,16 +96,6 @@ def measure(e):
             [[one.label, arm.label, rate(arm.best()[1]), seed, run.end.get("step"), run.val]
              for one, other in compared for arm in (one, other)
              for seed, run in zip(arm.plan["seeds"], arm.chosen())])
-    e.setting(f"2 layers, 32 channels, T={T}, {e.tokens:,} tokens of fresh tales for each run. "
-              "AdamW; β2 keeps the second moment's half-life in tokens. The rate is constant after "
-              "a warm-up of a fortieth of the tokens and decays to a tenth over the last fifth.")
-    e.setting(f"Norm test: η = {ETA}, from {SMALL} tokens an update; gradients of {PART} "
-              "sequences, averages over about 50 updates, none before the warm-up's end, 50 "
-              "updates between raises, at most doubling.")
-    e.setting("Rates are a factor of 2 apart, chosen with "
-              f"{'seeds 1 and 5' if e.size == 'full' else 'seed 1'}."
-              + f" A growing batch keeps the rate that an earlier sweep chose, {rate(4):g}."
-              * (e.size != "quick"))
 
 
 # ---------------------------------------------------------------- from the tables on
@@ -129,7 +119,7 @@ def below(pair):
     return f"{sum(gap < 0.0 for gap in pair.gaps)} of {len(pair.gaps)}"
 
 
-def draw(plt, pairs):
+def draw(pairs):
     """Of each pair the differences of its seeds, and beside them their mean and its interval."""
     curves = [lab.Curve("a seed", [i - 0.1 for i, pair in enumerate(pairs) for _ in pair.gaps],
                         [gap for pair in pairs for gap in pair.gaps],
@@ -137,7 +127,7 @@ def draw(plt, pairs):
               lab.Curve("the mean of all", [i + 0.1 for i, _ in enumerate(pairs)],
                         *zip(*(pair.interval for pair in pairs)),
                         {"linestyle": "", "markersize": 8})]
-    figure = lab.panels(plt, [{
+    figure = lab.panels([{
         "curves": curves, "x": "", "y": "final loss, growing less constant batch (nats)",
         "names": [f"{pair.one}\nless {pair.other}" for pair in pairs]}],
         f"{below(pairs[0])} seeds end lower when the norm test enlarges the batch\nthan with a "
@@ -151,7 +141,7 @@ def conclude(e):
     for pair in pairs:
         e.found(f"final loss, {pair.one} less {pair.other} tokens, {below(pair)} pairs below zero",
                 *pair.interval)
-    e.figure("schedules", lambda plt: draw(plt, pairs),
+    e.figure("schedules", draw(pairs),
              alt="Final loss with a growing batch less that with a constant one: a point for each "
                  "seed, in a group for each schedule, with the mean and its interval.",
              caption="Each point is one seed's difference; intervals of 90%. With as many devices "
@@ -161,7 +151,8 @@ def conclude(e):
 
 if __name__ == "__main__":
     lab.experiment(
-        7, "schedules", measure, conclude, title="A growing batch against a constant one",
+        7, "schedules", measure, conclude, endpoint=(-math.inf, 0.0),
+        title="A growing batch against a constant one",
         question="Does a batch that grows during training end at a lower loss than a constant "
                  "batch, after as many tokens and as many updates?",
         prediction="B_crit grows as the loss falls. A batch that grows with it wastes fewer tokens "

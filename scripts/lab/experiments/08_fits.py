@@ -11,10 +11,8 @@ import subprocess
 from collections import namedtuple
 from statistics import median
 
-import _path
 import numpy as np
 import lab
-from peak import peak_of
 
 # micro: at most this many sequences a forward pass; batch: tokens an update; tokens: of the whole
 # run, None for 20 a parameter (Hoffmann et al. 2022).
@@ -32,6 +30,8 @@ LARGE = [large("7B", 32, 32, 4096, None), large("70B", 80, 64, 8192, None),
          large("175B", 96, 96, 12288, 300e9)]
 MODELS = GPT2 + LARGE
 
+# As --plan models them: bf16 with AdamW, 18 bytes a parameter, 40% of the peak (MFU); up to two
+# thirds of the backward pass hide an all-reduce. --plan-search lets products reach 75% of the peak.
 GPU, NODE = "h100", 8                            # GPUs of a machine, on the fast link
 FAST, SLOW = "450GB/s", "50GB/s+5us"             # NVLink; one 400 Gbit/s adapter a GPU
 GPUS = [1, 8, 64, 512]
@@ -52,7 +52,7 @@ def plans(e, flags):
     command = [TRAINER, "--plan", *map(str, flags), "--log", log]
     if subprocess.call(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL):
         lab.fail(f"{' '.join(command)} failed")
-    events = list(lab.read_log(log))
+    events = lab.read_log(log)
     os.remove(log)
     return events
 
@@ -70,12 +70,6 @@ def on_gpus(e, model, count, stage, micro, tokens=None):
     return plan(e, [*model.flags, "--seq-len", model.seq_len, "--micro-batch", micro,
                     "--batch-tokens", model.batch, "--zero", stage, *given,
                     "--plan-gpu", f"{GPU},{count},{links(count)}"])
-
-
-def memory_plans(e):
-    """A GPU's memory: alone, and with everything that ZeRO can shard shared among 8, 64 and 512."""
-    return {(m.name, count): on_gpus(e, m, count, 3 if count > 1 else 0, 1)
-            for m in MODELS for count in GPUS}
 
 
 def tokens_of(m, memory):
@@ -154,15 +148,11 @@ def check_flags(e, model, ranks, stage):
 
 
 def allocation_job(e, kind, model, ranks, stage):
-    """A few updates under peak.py, which prints the peak memory of a process."""
-    front, steps = [TRAINER], SPECKS_UPDATES if kind == "speck" else e.pick(6, 12, 12)
-    if ranks > 1:
-        front = [os.path.join("scripts", "launch.sh"), "-n", ranks, lab.MPI_TRAINER]
-        steps = min(steps, 2) if kind == "model" else steps
+    """A few updates, of which the peak memory of a process is kept."""
+    steps = SPECKS_UPDATES if kind == "speck" else 2 if ranks > 1 else e.pick(6, 12, 12)
     return lab.Job(f"{kind}_{ranks}_zero{stage}", [
-        *front, *check_flags(e, model, 1, stage), "--steps", steps, "--eval-every", 0,
-        "--eval-tokens", 256], alone=True,
-        program=os.path.join("scripts", "lab", "shared", "peak.py"))
+        *check_flags(e, model, 1, stage), "--steps", steps, "--eval-every", 0, "--eval-tokens",
+        256], program=TRAINER if ranks == 1 else lab.MPI_TRAINER, ranks=ranks, alone=True, peak=0)
 
 
 def write_measured(e):
@@ -177,9 +167,9 @@ def write_measured(e):
                  for at in cases if at[1] == 0})
     runs, checks = e.run(list(jobs.values())), []
     for ranks, stage in cases:
-        own, held = (peak_of(runs[jobs[at].name])
+        own, held = (runs[jobs[at].name].record["peak"]
                      for at in (("speck", ranks, 0), ("model", ranks, stage)))
-        if own is not None and held is not None:
+        if own and held:
             own -= planned(e, SPECK, ranks, 0)
             wanted = planned(e, model, ranks, stage)
             checks.append([f"2 ranks, ZeRO {stage}" if ranks > 1 else "one process", wanted,
@@ -203,16 +193,9 @@ def planned(e, model, ranks, stage):
 
 def measure(e):
     write_measured(e)
-    e.setting(f"GPUs are modelled by --plan: {GPU.upper()}, bf16 with AdamW (16 bytes a parameter, "
-              f"2 more because gradients accumulate in fp32), 40% of the peak (MFU), {FAST} "
-              f"between {NODE} GPUs of a machine, {SLOW.replace('+', ' and ')} a message between "
-              "machines; up to two thirds of the backward pass hide an all-reduce. --plan-search "
-              "lets products reach 75% of the peak, less for tiles, memory and links.")
-    e.setting("20 tokens a parameter; 175B: 300B. GPT-2: batch 524,288 tokens, ZeRO 1; the others: "
-              "4,194,304, sequences of 2,048, blocks recomputed, as --plan-search mixes them.")
-    e.setting("Measured: this trainer, all fp32 (16 bytes a parameter): the largest resident set "
-              "of a process, less that of a model of 5k parameters; the median update.")
-    memory = memory_plans(e)
+    # A GPU's memory: alone, and with everything that ZeRO can shard shared among the others.
+    memory = {(m.name, count): on_gpus(e, m, count, 3 if count > 1 else 0, 1)
+              for m in MODELS for count in GPUS}
     times = time_plans(e, memory)
     fields = ["params", "grads", "moments", "activations", "logits", "passing", "rest", "total"]
     e.table("memory", ["model", "parameters", "gpus", "zero", "micro_batch", "seq_len", "recompute",
@@ -233,7 +216,7 @@ def measure(e):
 
 # ---------------------------------------------------------------- pictures
 
-def draw_memory(plt, memory):
+def draw_memory(memory):
     """A GPU's share of each model, in units of an 80 GB GPU."""
     names = [m.name for m in MODELS]
     curves = [lab.Curve(f"{count} GPU{'s' * (count > 1)}", range(len(names)),
@@ -241,7 +224,7 @@ def draw_memory(plt, memory):
                         look={"linestyle": "", "markersize": 8}) for count in GPUS]
     alone = [name for name in names if memory[name, 1]["fits"]]
     first = {m.name: next((n for n in GPUS if memory[m.name, n]["fits"]), None) for m in LARGE}
-    figure = lab.panels(plt, [{
+    figure = lab.panels([{
         "curves": curves, "x": "", "y": "memory of a GPU (80 GB)", "log": (0, 10), "names": names}],
         f"{alone[0]} to {alone[-1]} fit on one GPU with all of AdamW's state;\nwith ZeRO 3, "
         + ", ".join(f"{name} on {n or 'none'}" for name, n in first.items()))
@@ -255,13 +238,13 @@ def llm_c_days(times):
     return tokens / LLM_C["batch_tokens"] * LLM_C["seconds"] / 86400
 
 
-def draw_days(plt, times):
+def draw_days(times):
     curves = [lab.Curve(f"{m.name}, {times[m.name, 1]['tokens'] / 1e9:,.1f}B tokens", GPUS,
                         [times[m.name, n]["modelled_days"] for n in GPUS]) for m in GPT2]
     curves.append(lab.Curve("1.6B, measured by llm.c", [LLM_C["gpus"]], [llm_c_days(times)], look={
         "color": "black", "marker": "*", "markersize": 12, "linestyle": ""}))
     first, eight = (times["1.6B", n]["modelled_days"] for n in (1, 8))
-    return lab.panels(plt, [{"curves": curves, "x": "H100s, data parallel", "log": (2, 10),
+    return lab.panels([{"curves": curves, "x": "H100s, data parallel", "log": (2, 10),
                              "y": "days to train (modelled)"}],
                       f"GPT-2 1.6B: {first:.1f} days on one GPU, {24 * eight:.0f} hours on 8")
 
@@ -284,12 +267,12 @@ def conclude(e):
         e.found("seconds of an update, planned", row["planned_seconds"])
         e.found("seconds of an update, measured (quartiles)", row["measured_seconds"],
                 row["lower_quartile"], row["upper_quartile"])
-    e.figure("memory", lambda plt: draw_memory(plt, memory),
+    e.figure("memory", draw_memory(memory),
              alt="The memory of a GPU for seven models, alone and shared among 8, 64 and 512 GPUs, "
                  "on one axis in units of 80 GB.",
              caption="Planned: one sequence a GPU. ZeRO 3 shards parameters, gradients and "
                      "moments, not activations. Dashed: an 80 GB GPU is full.")
-    e.figure("days", lambda plt: draw_days(plt, times),
+    e.figure("days", draw_days(times),
              alt="Days to train four GPT-2s against the number of GPUs; and what llm.c measured.",
              caption="Modelled at 40% of the data sheet's peak. The batch is fixed, so more GPUs "
                      "have fewer sequences each. The star is llm.c's own figure.")

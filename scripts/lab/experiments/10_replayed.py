@@ -12,7 +12,6 @@ import math
 from collections import namedtuple
 from statistics import fmean as mean, median
 
-import _path
 import fit
 import kept
 import lab
@@ -52,15 +51,13 @@ def time_shares(e):
              for b, of in seconds.items()])
     e.table("model", ["model", "parameters"],
             [[model.name, runs[jobs[sizes[0], 0].name].start["parameters"]]])
-    e.setting(f"T={T}; shares of {sizes[0]:,} to {sizes[-1]:,} tokens, timed on one core; the "
-              "slowest of n is the mean largest of n draws from them. Rings of fp32 gradients, "
-              "not overlapped.")
 
 
 def exchange(model, parameters, link, n):
-    """A ring all-reduce of fp32 gradients in L + 2 buckets, then loss and norm."""
+    """A ring all-reduce (Patarasuk and Yuan 2009) of fp32 gradients in L + 2 buckets, then of loss
+    and norm: of each, a worker sends 2(n-1)/n in 2(n-1) messages."""
     messages = lab.MODELS[model.name][0] + 3
-    return fit.ring_seconds(4.0 * parameters, n, link.bandwidth, messages * link.latency)
+    return 2.0 * (n - 1) * (4.0 * parameters / n / link.bandwidth + messages * link.latency)
 
 
 # ---------------------------------------------------------------- learning, and the clock
@@ -109,15 +106,12 @@ def all_lanes(model, learned, shares, parameters):
 
 
 def slowest_link(model, learned, shares, parameters, alone):
-    """Bytes a second below which the most workers lose to one, at no latency."""
-    low, high = 1e3, 1e12
-    for _ in range(50):
-        middle = math.sqrt(low * high)
-        link = Link("", middle, 0.0)
-        lane = best_lane(learned, shares, link, LANES[-1],
-                         exchange(model, parameters, link, LANES[-1]))
-        low, high = (middle, high) if lane.seconds > alone else (low, middle)
-    return high
+    """Bytes a second below which the most workers lose to one, at no latency: the least of those
+    with which a batch is as fast."""
+    n = LANES[-1]
+    spare = [alone / of.updates - shares[of.batch // n, n] for of in learned
+             if of.batch % n == 0 and (of.batch // n, n) in shares]
+    return exchange(model, parameters, Link("", 1.0, 0.0), n) / max(spare)
 
 
 def check(e):
@@ -132,7 +126,7 @@ def check(e):
 
 # ---------------------------------------------------------------- pictures
 
-def draw_race(plt, model, lanes, curves):
+def draw_race(model, lanes, curves):
     shown = []
     for n in LANES:
         lane = lanes.get((LINKS[0], n))
@@ -144,13 +138,13 @@ def draw_race(plt, model, lanes, curves):
                 f"{n} worker{'s' * (n > 1)}, {lane.learned.batch:,} tokens an update: "
                 f"{lane.seconds:.3g} s", [x["step"] * lane.update for x in curve],
                 [x["val_loss"] for x in curve], look={"linestyle": "--", "marker": ""}))
-    return lab.panels(plt, [{
+    return lab.panels([{
         "curves": shown, "y": "validation loss", "log": (10, 0),
         "x": "seconds by the virtual clock (modelled from measured shares)"}],
         f"{model.name} parameters, each number of workers at its best batch size")
 
 
-def draw_links(plt, lanes, measured):
+def draw_links(lanes, measured):
     """measured: seconds on two cores, or None."""
     curves = []
     for link in LINKS:
@@ -161,7 +155,7 @@ def draw_links(plt, lanes, measured):
     if measured:
         curves.append(lab.Curve("two cores, measured", [2], [measured], look={
             "color": "black", "marker": "*", "markersize": 12, "linestyle": ""}))
-    return lab.panels(plt, [{"curves": curves, "x": "workers", "y": "seconds to the loss",
+    return lab.panels([{"curves": curves, "x": "workers", "y": "seconds to the loss",
                              "log": (2, 10), "legend": "link (hollow: modelled)"}],
                       "More workers help until the link is too slow")
 
@@ -197,12 +191,12 @@ def conclude(e):
         e.found("Mbit/s below which 64 workers lose to one", 8e-6 * slowest_link(
             model, learned, shares, parameters, lanes[LINKS[0], 1].seconds))
     curves = kept.only(kept.table("02_knee", "curves", source(e)), size=model.name)
-    e.figure("race", lambda plt: draw_race(plt, model, lanes, curves),
+    e.figure("race", draw_race(model, lanes, curves),
              alt="Validation loss against seconds of a virtual clock for 1, 8 and 64 workers.",
              caption="Dashed: modelled. Losses are of real runs; seconds are the slowest of n "
                      "shares measured on one core, over a link that costs nothing.")
     same = checked and known["target_nats"] == model.target
-    e.figure("links", lambda plt: draw_links(plt, lanes, same and median(b for _, b in checked)),
+    e.figure("links", draw_links(lanes, same and median(b for _, b in checked)),
              alt="Seconds to a loss against the number of workers, for links from free to slow.",
              caption="Hollow: modelled. The star was measured on two cores.")
     return [("", *fit.median_interval([a / b for a, b in checked]))] if checked else []
@@ -212,7 +206,7 @@ if __name__ == "__main__":
     lab.experiment(
         10, "replayed", time_shares, conclude,
         lambda e: "" if read_learning(e) else "needs experiment 2's runs of this model: run "
-        "scripts/lab/experiments/02_knee.py with the same --out",
+        "scripts/lab/experiments/02_knee.py with the same --out", endpoint=(0.9, 1.1),
         title="Sixty-four workers, replayed",
         question="How much faster would 64 workers be, and over which link would they lose to one?",
         prediction="A clock that adds the slowest share and the exchange of each update predicts "

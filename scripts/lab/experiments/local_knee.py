@@ -9,7 +9,6 @@ branches). Every seed has its own run, its own annealed checkpoint and its own c
 import math
 from collections import namedtuple
 
-import _path
 import fit
 import lab
 

@@ -2,18 +2,16 @@
 """The committed results: results/NN_name.json of each experiment, and its figures. Run as a
 program, it commits finished experiments there:
 
-    scripts/lab/shared/kept.py 02_knee 08_fits       from lab/, or from --out
+    scripts/lab/experiments/kept.py 02_knee 08_fits       from lab/, or from --out
 """
 import argparse
 import json
 import os
-import re
 import sys
 
 LAB = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RESULTS = os.path.join(LAB, "results")
 FIGURES = os.path.join(RESULTS, "figures")
-MOST_BYTES = 150_000                 # of a figure
 
 
 # ---------------------------------------------------------------- reading
@@ -98,14 +96,8 @@ def told(value, low=None, high=None, form=None):
     return show(value) + (f" ({show(low)} to {show(high)})" if low is not None else "")
 
 
-def label_of(found):
-    return f"{found['number']:02d}_{found['name']}"
-
-
 def verdict(found):
-    import endpoints
-    end = endpoints.of(label_of(found))
-    notes = ["quick run"] * (found["size"] != "full") + ["retrospective"] * bool(end and end.late)
+    notes = ["quick run"] * (found["size"] != "full") + ["retrospective"] * found["retrospective"]
     return found["verdict"] + (f" ({', '.join(notes)})" if notes else "")
 
 
@@ -121,35 +113,17 @@ def machine(found):
 
 # ---------------------------------------------------------------- committing
 
-def finished(out, label):
+def keep(out, label):
+    import lab
+    from PIL import Image                                    # which matplotlib brings
     path = os.path.join(out, label, "result.json")
     found = load(path) or sys.exit(f"{path} is missing; run scripts/lab/experiments/{label}.py")
     if found["size"] == "tiny":
         sys.exit(f"{label}: a --tiny run is for tests, its numbers mean nothing")
-    absolute = re.search(r"(?<![\w.})~-])/\w[\w.-]*/[\w./-]*", json.dumps(found))
-    if absolute:
-        sys.exit(f"{path}: names a path of this machine, {absolute.group()}")
-    return found
-
-
-def shrink(source, target):
-    """64 colours: less than half the bytes, and charts of lines look the same."""
-    from PIL import Image                                    # which matplotlib brings
-    with Image.open(source) as picture:
-        picture.convert("RGB").quantize(64).save(target, optimize=True)
-    if os.path.getsize(target) > MOST_BYTES:
-        sys.exit(f"{target}: {os.path.getsize(target):,} bytes; at most {MOST_BYTES:,} are kept")
-
-
-def keep(out, label):
-    """The texts that the page shows beside experiment 10 stay."""
-    import lab
-    found, before = finished(out, label), read(label) or {}
-    for figure in found["figures"]:
-        shrink(os.path.join(out, label, figure["name"] + ".png"),
-               os.path.join(FIGURES, figure_file(found, figure)))
-    if "samples" in before:
-        found["samples"] = before["samples"]
+    for figure in found["figures"]:                          # of 128 colours: half the bytes
+        with Image.open(os.path.join(out, label, figure["name"] + ".png")) as picture:
+            picture.convert("RGB").quantize(128).save(
+                os.path.join(FIGURES, figure_file(found, figure)), optimize=True)
     lab.write_json(os.path.join(RESULTS, label + ".json"), found)
     print(f"{label}: kept ({verdict(found)})")
 

@@ -10,10 +10,11 @@ An experiment is its settings, its runs, its endpoint and its figures:
     def conclude(e):
         points = e.rows("points")
         e.found("updates of 64 tokens to a loss of 2.5", points[0]["updates"])
-        e.figure("knee", draw, alt="...", caption="...")
+        e.figure("knee", lab.panels([...], "..."), alt="...", caption="...")
         return [("", 1.7, 1.6, 1.8)]
 
-    lab.experiment(2, "knee", measure, conclude, title="...", question="...", prediction="...")
+    lab.experiment(2, "knee", measure, conclude, endpoint=(1.5, 2.0), title="...", question="...",
+                   prediction="...")
 
 Runs lie in OUT/NN_name/runs: NAME.jsonl is the trainer's log, NAME.txt what it printed, NAME.json
 its command. A run is reused if its command is unchanged and its log is complete. The result is
@@ -34,13 +35,10 @@ import sys
 import time
 from collections import namedtuple
 
-import endpoints
 import kept
 
-LAB = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-ROOT = os.path.dirname(os.path.dirname(LAB))
+ROOT = os.path.dirname(os.path.dirname(kept.LAB))
 MPI_TRAINER = os.path.join("build", "train_gpt2-mpi")
-VERDICTS = ["as predicted", "refuted", "undecided", "observed", "skipped"]
 
 # Okabe and Ito's palette, safe for colour-blind readers, without its yellow, which is faint on
 # white. Markers and line styles distinguish curves in black and white.
@@ -53,17 +51,6 @@ def fail(message):
     sys.exit(f"{os.path.basename(sys.argv[0]) or 'lab'}: {message}")
 
 
-def axes(ax, x, y, title=None):
-    """Labels with units, a faint grid, no frame."""
-    ax.set_xlabel(x)
-    ax.set_ylabel(y)
-    if title:
-        ax.set_title(title, loc="left", fontsize=10.5)
-    ax.grid(True, which="major", color="#dddddd", linewidth=0.6)
-    ax.set_axisbelow(True)
-    ax.spines[["top", "right"]].set_visible(False)
-
-
 def log_axis(axis, base=10):
     """A logarithmic axis (ax.xaxis or ax.yaxis) with plain numbers: 1 2 5 10, or powers of two."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
@@ -74,12 +61,12 @@ def log_axis(axis, base=10):
     axis.set_minor_formatter(NullFormatter())
 
 
-def plain(value, digits=4):
+def plain(value):
     """12000 is 12,000; 0.00125 is 0.00125; 2.5e6 is 2.5M."""
     for size, letter in [(1e9, "G"), (1e6, "M")]:
         if abs(value) >= size:
-            return f"{value / size:.{digits}g}{letter}"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.{digits}g}"
+            return f"{value / size:.4g}{letter}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 # A curve of a panel. low, high: the ends of its intervals, if it has any. look: what matplotlib is
@@ -87,9 +74,9 @@ def plain(value, digits=4):
 Curve = namedtuple("Curve", "label x y low high look", defaults=(None, None, {}))
 
 
-def panel(ax, curves, x, y, title=None, log=(None, None), names=None, legend=None):
-    """Curves and the labels of the axes. log: the base of each logarithmic axis; names: of the
-    ticks 0, 1, ... of the x axis; legend: its title."""
+def panel(ax, curves, x, y, title="", log=(None, None), names=None, legend=None):
+    """Curves, a faint grid, no frame. log: the base of each logarithmic axis; names: of the ticks
+    0, 1, ... of the x axis; legend: its title."""
     for i, c in enumerate(curves):
         k = i % len(COLOURS)
         look = {"color": COLOURS[k], "marker": MARKERS[k], "linestyle": LINES[k], "markersize": 5,
@@ -110,13 +97,19 @@ def panel(ax, curves, x, y, title=None, log=(None, None), names=None, legend=Non
         ax.margins(x=0.2)
     if any(c.label for c in curves):
         ax.legend(title=legend)
-    axes(ax, x, y, title)
+    ax.set_xlabel(x)
+    ax.set_ylabel(y)
+    ax.set_title(title, loc="left")
+    ax.grid(True, which="major", color="#dddddd", linewidth=0.6)
+    ax.set_axisbelow(True)
+    ax.spines[["top", "right"]].set_visible(False)
 
 
-def panels(plt, every, title, size=(7.6, 4.6), rows=1, **shared):
+def panels(every, title, size=(7.6, 4.6), rows=1, **shared):
     """A Figure of panels, each given as panel's arguments."""
-    figure, places = plt.subplots(rows, len(every) // rows, figsize=size, layout="constrained",
-                                  squeeze=False, **shared)
+    from matplotlib.figure import Figure
+    figure = Figure(size, layout="constrained")
+    places = figure.subplots(rows, len(every) // rows, squeeze=False, **shared)
     for ax, words in zip(places.flat, every):
         panel(ax, **words)
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
@@ -178,12 +171,8 @@ def machine(trainer="train_gpt2"):
     if is_cuda(trainer):
         names = output_of("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").splitlines()
         return f"{len(names)} x {names[0].strip()}" if names else "a GPU"
-    name = ""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as f:
-            name = next((line.split(":", 1)[1] for line in f if line.startswith("model name")), "")
-    except OSError:
-        name = output_of("sysctl", "-n", "machdep.cpu.brand_string")
+    name = (output_of("grep", "-m1", "model name", "/proc/cpuinfo").partition(":")[2]
+            or output_of("sysctl", "-n", "machdep.cpu.brand_string"))
     return f"{processors()} processors, {' '.join(name.split()) or 'a CPU'}"
 
 
@@ -207,16 +196,15 @@ class Job:
     threads: int = 1
     cost: float = 1.0                # relative to the sweep's other jobs: the longest start first
     keep: bool = False               # --out OUT/NN_name/runs/NAME, so that checkpoints stay
-    before: tuple = ()               # names of jobs that must be done first
     branch: str = None               # resumes a copy of that run; goes at its end, unless kept
     program: str = None              # in place of the trainer
     env: dict = dataclasses.field(default_factory=dict)      # more environment variables
     alone: bool = False              # no other job runs beside it: for timings
     thin: int = None                 # at most this many steps stay in the log
+    peak: int = None                 # 0: its most memory is looked for, in bytes
 
     def __post_init__(self):
         self.flags = [str(flag) for flag in self.flags]
-        self.before = [*self.before, *([self.branch] if self.branch else [])]
 
 
 class Run:
@@ -224,11 +212,10 @@ class Run:
 
     def __init__(self, job, base, record):
         self.name, self.base, self.record = job.name, base, record
-        self.wall = record.get("wall", 0.0)                  # seconds, start to end
 
     @functools.cached_property
     def events(self):
-        return list(read_log(self.base + ".jsonl"))
+        return read_log(self.base + ".jsonl")
 
     def of(self, event):
         return [record for record in self.events if record["event"] == event]
@@ -270,25 +257,16 @@ class Run:
 def read_log(path):
     """The events of a log. A truncated last line (the run was killed) is skipped."""
     try:
-        with open(path, encoding="utf-8", errors="replace") as f:
-            lines = f.read().split("\n")
+        with open(path, encoding="utf-8") as f:
+            return [json.loads(line) for line in f.read().split("\n")[:-1]]
     except OSError:
-        return
-    for line in lines[:-1]:
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict) and "event" in record:
-            yield record
+        return []
 
 
 def ended(path):
     """Whether a log's last event says that the run is done."""
-    last = {}
-    for last in read_log(path):
-        pass
-    return last.get("event") == "end" and last.get("reason") == "done"
+    events = read_log(path) or [{}]
+    return (events[-1].get("event"), events[-1].get("reason")) == ("end", "done")
 
 
 def write_json(path, record):
@@ -311,6 +289,19 @@ def thin_log(path, most):
         with open(path + ".tmp", "w", encoding="utf-8") as f:
             f.writelines(line for i, line in enumerate(lines) if i not in dropped)
         os.replace(path + ".tmp", path)
+
+
+def peak_memory(pid):
+    """VmHWM, the largest resident set so far in bytes: the maximum of this process and those that
+    it has started; 0 where there is no /proc. It must be read while the process runs: wait4() would
+    include this interpreter, from which the process was forked."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as f:
+            most = next((1024 * int(line.split()[1]) for line in f if line.startswith("VmHWM:")), 0)
+        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as f:
+            return max([most, *map(peak_memory, f.read().split())])
+    except OSError:                                          # it has ended meanwhile
+        return 0
 
 
 def end_with_parent():                                       # Linux: a child dies with its parent
@@ -350,7 +341,7 @@ class Sweep:
             need = self.slots if job.alone else min(self.slots, job.ranks * threads)
             if need > len(self.free):
                 return                                       # in order, or a wide job would starve
-            if any(name in self.undone for name in job.before):
+            if job.branch in self.undone:
                 continue
             taken = [self.free.pop(0) for _ in range(need)]
             self.waiting.remove(job)
@@ -361,6 +352,8 @@ class Sweep:
         for entry in list(self.running):
             job, process, taken, since = entry
             if process.poll() is None:
+                if job.peak is not None:
+                    job.peak = max(job.peak, peak_memory(process.pid))
                 continue
             self.running.remove(entry)
             self.free = sorted(self.free + taken)
@@ -436,14 +429,18 @@ def tune(e, methods):
 # ---------------------------------------------------------------- an experiment
 
 class Experiment:
-    def __init__(self, number, name, title, question, prediction, arguments=None):
+    def __init__(self, number, name, title, question, prediction, retrospective=False,
+                 arguments=None):
+        import matplotlib                                    # if it is missing, no run is made
+        matplotlib.rcParams.update({"font.size": 10, "legend.frameon": False, "legend.fontsize": 9,
+                                    "axes.titlesize": 10.5, "figure.dpi": 100})
         self.number, self.name, self.title = number, name, title
-        self.question, self.prediction = question, prediction
+        self.question, self.prediction, self.retrospective = question, prediction, retrospective
         self.label = f"{number:02d}_{name}"
         self.args = self.read_arguments(arguments)
         self.dir = os.path.join(self.args.out, self.label)
         self.settings, self.figures, self.tables = [], [], {}
-        self.result, self.run_seconds, self.loads = None, 0.0, []
+        self.run_seconds, self.loads = 0.0, []
         self.machine = machine(self.args.trainer)
         if self.args.kept:
             self.restore()
@@ -478,7 +475,7 @@ class Experiment:
             args.jobs = max(1, len(gpus())) if is_cuda(args.trainer) else processors()
         if args.jobs < 1:
             fail(f"--jobs {args.jobs}: expected 1 or more")
-        for program in (args.trainer, "prepare"):
+        for program in () if args.kept else (args.trainer, "prepare"):
             if not os.access(program, os.X_OK):
                 fail(f"{program}: there is no such program; build it with make")
         return args
@@ -514,17 +511,22 @@ class Experiment:
 
     # -- runs
 
-    def run(self, jobs):
-        """Makes the missing runs; returns all of them by name."""
+    def run(self, jobs, together=False):
+        """Makes the missing runs; returns all of them by name. together: all at the same time, to
+        see what one core does while another one works."""
         names = [job.name for job in jobs]
         assert len(set(names)) == len(names), "two jobs have one name"
+        self.settings = self.settings or [
+            "Flags of a run: " + " ".join(jobs[0].flags).replace(self.args.out + os.sep, "")]
         missing = [job for job in jobs if not self.is_done(job)]
+        if missing and together:
+            missing = jobs
         try:
-            Sweep(self, missing, self.args.jobs).run()
+            Sweep(self, missing, len(jobs) if together else self.args.jobs).run()
         except KeyboardInterrupt:
             fail("stopped; run the same command again to continue")
         runs = {job.name: Run(job, self.base(job), self.recorded(job)) for job in jobs}
-        self.run_seconds += sum(run.wall for run in runs.values())
+        self.run_seconds += sum(run.record["wall"] for run in runs.values())
         self.loads += [run.record["load"] for run in runs.values()]
         return runs
 
@@ -587,7 +589,7 @@ class Experiment:
         base = self.base(job)
         with open(base + ".txt", encoding="utf-8", errors="replace") as f:
             printed = f.read()
-        record = dict(self.identity(job), wall=round(wall, 3), diverged=False,
+        record = dict(self.identity(job), wall=round(wall, 3), diverged=False, peak=job.peak,
                       load=round(os.getloadavg()[0], 1))
         if status != 0:
             if "the run has diverged" not in printed:
@@ -631,66 +633,69 @@ class Experiment:
         numbers["rows"].append([what, *map(rounded, (value, low, high))])
         print(f"{what}: {kept.told(*numbers['rows'][-1][1:])}", flush=True)
 
-    def figure(self, name, draw, alt, caption=""):
-        """Saves the Figure that draw(plt) returns."""
-        import matplotlib
-        matplotlib.use("Agg")                                # no window, no display
-        matplotlib.rcParams.update({"font.size": 10, "legend.frameon": False, "legend.fontsize": 9,
-                                    "axes.titlesize": 10.5, "figure.dpi": 100})
-        import matplotlib.pyplot as plt
-        figure = draw(plt)
+    def figure(self, name, figure, alt, caption=""):
+        """Saves a Figure."""
         path = os.path.join(self.dir, f"{name}.png")
         figure.savefig(path + ".tmp", format="png", dpi=130)
         os.replace(path + ".tmp", path)
-        plt.close(figure)
         self.figures.append({"name": name, "alt": alt, "caption": caption})
 
-    def setting(self, sentence):
-        if not self.args.kept:
-            self.settings.append(sentence)
-
-    def decide(self, found):
-        """found: [(words, value, low, high)] of the planned endpoint, with 90% intervals."""
-        self.verdict(*endpoints.verdict(endpoints.of(self.label), found), found)
-
-    def verdict(self, word, why, found=()):
-        assert word in VERDICTS, word
-        self.result = {"verdict": word, "why": why,
-                       "endpoint": [[words, *map(rounded, ends)] for words, *ends in found]}
+    def close(self, word, why, found=()):
+        """Says the verdict and writes the result."""
         print(f"{self.label}: {word}: {why}", flush=True)
-
-    def close(self):
-        assert self.result, "an experiment ends with a verdict"
         size = "" if self.size == "full" else f" --{self.size}"
         script = os.path.relpath(os.path.abspath(sys.argv[0]), ROOT)
         trainer = "" if self.args.trainer == "train_gpt2" else f" --trainer {self.args.trainer}"
         write_json(os.path.join(self.dir, "result.json"), {
             "number": self.number, "name": self.name, "title": self.title,
-            "question": self.question, "prediction": self.prediction, **self.result,
+            "question": self.question, "prediction": self.prediction, "verdict": word, "why": why,
+            "retrospective": self.retrospective,
+            "endpoint": [[words, *map(rounded, ends)] for words, *ends in found],
             "settings": self.settings, "figures": self.figures,
             "command": f"{script}{size}{trainer}", "size": self.size, "machine": self.machine,
             "load": [min(self.loads), max(self.loads)] if self.loads else None,
             "run_seconds": round(self.run_seconds, 1), "tables": self.tables})
 
 
-def experiment(number, name, measure, conclude, missing=lambda e: "", **words):
+def experiment(number, name, measure, conclude, missing=lambda e: "", endpoint=None, **words):
     """An experiment as a program. measure(e) makes the runs and writes their tables, unless --kept
-    has them; conclude(e) derives the numbers and figures from these, and returns what the planned
-    endpoint found, as decide() takes it, or None without an endpoint. missing(e): what this machine
-    lacks for the runs."""
+    has them; conclude(e) derives the numbers and figures from these, and returns what the endpoint
+    found: [(words, value, low, high)] with 90% intervals, or why it found nothing. missing(e): what
+    this machine lacks for the runs. endpoint: (low, high), where the one quantity that the
+    experiment decides is predicted to lie. Its seeds are planned, too: none is added afterwards,
+    and none has tuned a rate or made the prediction. Without an endpoint, and beside it, all that
+    an experiment shows is an observation. retrospective: the data are older than the prediction."""
     e = Experiment(number, name, **words)
     lacks = "" if e.args.kept else missing(e)
     if lacks:
-        e.verdict("skipped", lacks)
+        e.close("skipped", lacks)
+        return
+    if not e.args.kept:
+        measure(e)
+    found = conclude(e)
+    if endpoint is None:
+        e.close("observed", "this experiment has no endpoint")
+    elif isinstance(found, str):
+        e.close("undecided", found)
     else:
-        if not e.args.kept:
-            measure(e)
-        found = conclude(e)
-        if found is None:
-            e.verdict("observed", "this experiment has no endpoint")
-        else:
-            e.decide(found)
-    e.close()
+        e.close(*judge(*endpoint, found), found)
+
+
+def judge(least, most, found):
+    """(verdict, why). found: 90% intervals of one quantity or of several that must all be as
+    predicted. Inside the prediction they confirm it, outside they refute it, across an end of it
+    they leave it undecided."""
+    if not found:
+        return "undecided", "nothing was measured"
+    if any(value is None or value != value for _, *values in found for value in values):
+        return "undecided", "too few runs for an interval"
+    inside = [least <= low and high <= most for _, _, low, high in found]
+    outside = [high < least or low > most for _, _, low, high in found]
+    word = "as predicted" if all(inside) else "refuted" if any(outside) else "undecided"
+    bounds = (f"below {most:g}" if least == -math.inf else f"above {least:g}" if most == math.inf
+              else f"{least:.3g} to {most:.3g}")
+    return word, "; ".join(f"{words}{': ' if words else ''}{value:.3g} ({low:.3g} to {high:.3g})"
+                           for words, value, low, high in found) + f"; predicted {bounds}"
 
 
 def rounded(value):

@@ -86,7 +86,7 @@ def knee(points, draws=200):
     if not batches[0] <= b_crit <= batches[-1]:
         return Knee(*NO_FIT, f"B_crit would be {b_crit:,.0f} tokens, outside of the batches "
                              f"measured, {batches[0]:,} to {batches[-1]:,}")
-    error = max(seed_error(points, draws), leave_one_out_error(points))
+    error = max(seed_error(points, draws), jackknife(points, log_crit))
     return Knee(s_min, b_crit, rms, b_crit * math.exp(-1.645 * error),
                 b_crit * math.exp(1.645 * error), None)
 
@@ -97,11 +97,8 @@ def objection(points):
     if edges:
         return ("the best learning rate lies on the edge of its grid at " + ", ".join(
             f"batch {p.batch:,} ({p.lr:.3g})" for p in sorted(edges)))
-    batches = {p.batch for p in points}
-    if len(batches) < len(points):
-        return "a batch size appears twice"
-    if len(batches) < 4:
-        return f"{len(batches)} batch sizes reached the target; a fit needs 4"
+    if len(points) < 4:
+        return f"{len(points)} batch sizes reached the target; a fit needs 4"
     return None
 
 
@@ -118,11 +115,10 @@ def seed_error(points, draws):
     return deviation(found) if found else math.inf
 
 
-def leave_one_out_error(points):
-    """Standard error of log B_crit from fits that each leave out one batch (jackknife). It also
-    grows when the curve does not have the shape of the formula."""
-    return jackknife(points, lambda rest: math.log(
-        least_squares([p.batch for p in rest], [p.median for p in rest])[1]))
+def log_crit(points):
+    """Of the least squares through the medians. Left out one batch at a time, it also scatters when
+    the curve does not have the shape of the formula."""
+    return math.log(least_squares([p.batch for p in points], [p.median for p in points])[1])
 
 
 # ---------------------------------------------------------------- intervals
@@ -214,14 +210,6 @@ def first_at(points, level):
 
 
 # ---------------------------------------------------------------- seconds
-
-def ring_seconds(size, workers, bandwidth, latency=0.0):
-    """Ring all-reduce of `size` bytes (Patarasuk and Yuan 2009): each worker sends 2(n-1)/n of
-    them in 2(n-1) messages, at `bandwidth` bytes a second and `latency` seconds a message."""
-    if workers <= 1:
-        return 0.0
-    return 2.0 * (workers - 1) / workers * size / bandwidth + 2.0 * (workers - 1) * latency
-
 
 # A worker's compute time for b tokens: fixed + b * per_token seconds.
 Device = namedtuple("Device", "fixed per_token")

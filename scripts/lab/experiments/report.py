@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""Runs every experiment and puts the results on one page, OUT/report.html. Other flags than --out
+are the experiments' own; one that fails does not stop the others.
+
+    scripts/lab/experiments/report.py --quick
+"""
+import argparse
+import html
+import os
+import subprocess
+import sys
+
+import kept
+import lab
+
+EXPERIMENTS = os.path.dirname(os.path.abspath(__file__))
+
+
+def experiments():
+    """[(label, path)] of the scripts NN_name.py, in order."""
+    return [(name[:-3], os.path.join(EXPERIMENTS, name))
+            for name in sorted(os.listdir(EXPERIMENTS)) if name[:2].isdigit()]
+
+
+def run(path, result, flags):
+    """Its result; None if it fails. What it prints passes through."""
+    print(f"\n== {os.path.basename(path)}", flush=True)
+    if os.path.exists(result):                               # none of an earlier run stands in
+        os.remove(result)
+    try:
+        subprocess.call([sys.executable, path, *flags], preexec_fn=lab.end_with_parent)
+    except KeyboardInterrupt:
+        lab.fail("stopped; run the same command again to continue")
+    return kept.load(result)
+
+
+# ---------------------------------------------------------------- the page
+
+def page(records):
+    """records: {label: result}"""
+    overview = [[of["number"], of["title"], kept.verdict(of)] for of in records.values()]
+    return ("<!DOCTYPE html>\n<meta charset='utf-8'>\n<title>The batch-size laboratory</title>\n"
+            "<style>body { font: 16px/1.5 sans-serif; max-width: 50rem; margin: auto; }\n"
+            "img { max-width: 100%; } td { padding: 0 .5rem; text-align: left; }</style>\n"
+            "<h1>The batch-size laboratory</h1>\n" + table(overview)
+            + "\n".join(section(label, of) for label, of in records.items()) + "\n")
+
+
+def section(label, of):
+    """Question, prediction, verdict, figures and numbers; the other tables are in result.json."""
+    esc = html.escape
+    figures = "".join(f"<p><img alt=\"{esc(figure['alt'])}\" src='{label}/{figure['name']}.png'>"
+                      f"<br>{esc(figure['caption'])}</p>\n" for figure in of["figures"])
+    return (f"<h2>{of['number']}. {esc(of['title'])}</h2>\n"
+            f"<p><strong>Question.</strong> {esc(of['question'])}</p>\n"
+            f"<p><strong>Predicted.</strong> {esc(of['prediction'])}</p>\n"
+            f"<p><strong>{esc(kept.verdict(of).capitalize())}</strong>: {esc(of['why'])}</p>\n"
+            + figures + table(of["tables"].get("numbers", {"rows": []})["rows"])
+            + f"<p>{esc(' '.join(of['settings']))}</p><p>{esc(of['machine'])}; "
+            f"<code>{esc(of['command'])}</code></p>")
+
+
+def table(rows):
+    return "<table>" + "".join("<tr>" + "".join(
+        f"<td>{'' if x is None else html.escape(kept.told(x))}</td>" for x in row) + "</tr>\n"
+        for row in rows) + "</table>\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--out", metavar="DIR", default=os.path.join(lab.ROOT, "lab"),
+                        help="default: lab")
+    args, flags = parser.parse_known_args()
+    out = os.path.abspath(args.out)
+    found = {label: run(path, os.path.join(out, label, "result.json"), ["--out", out, *flags])
+             for label, path in experiments()}
+    os.makedirs(out, exist_ok=True)
+    with open(os.path.join(out, "report.html"), "w", encoding="utf-8") as f:
+        f.write(page({label: of for label, of in found.items() if of}))
+    print(f"{out}/report.html: {len(found)} experiments")
+    broken = [label for label, of in found.items() if not of]
+    if broken:
+        lab.fail(f"{len(broken)} did not finish: {', '.join(broken)}")
+
+
+if __name__ == "__main__":
+    main()
