@@ -508,7 +508,7 @@ static void block_backward(Model *m, Block w, Block d, BlockActs a, int B, int T
 // It works on logit_rows rows at a time: all (N,V) logits would be the largest array of the model.
 
 // After model_forward: returns the sum of the losses in nats, and starts backpropagation of scale *
-// that sum: with 1/(tokens of the update) the objective is the mean. Writes the gradient of lnf, and
+// that sum: with 1/(tokens of the update) the objective is the mean. Writes the gradient of lnf,
 // adds to that of wte.
 double classifier_loss_and_gradient(Model *m, const int *targets, float scale, int B, int T) {
     const TpGroup *g = &m->params.tp;

@@ -1468,7 +1468,7 @@ static void gradients_squares(Model *m) {
     sum_kernel<double><<<1, 1024, 0, stream>>>(&m->totals->squares, p->norm_partials, p->n_chunks,
                                                WRITE);
     LAUNCH_CHECK();
-    size_t pieces = p->measure ? zero_partials_count(p) : 0;
+    size_t pieces = p->measure ? params_partials_count(p) : 0;
     for (int k = 0; k < N_NORMS && pieces > 0; k++) {
         sum_kernel<double><<<1, 1024, 0, stream>>>(&m->totals->norms[k], p->partials + k*pieces,
                                                    pieces, WRITE);

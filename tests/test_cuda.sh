@@ -184,8 +184,8 @@ logits_fill_whole_waves dev/plan/plan.c|s/waves \* at_once \/ across/(waves - 1)
 logits_fill_whole_waves dev/cuda/memory.cu|s/sizeof(real), m->spec.multiprocessors/sizeof(real), 0/
 buckets dev/ranks/kernels.cu|/^static void bucket_copy/,/^}/ s/here -= padding/here -= 1/
 sums_along_the_tree dev/ranks/kernels.cu|/void tree_sum_kernel/,/^}/ s/= levels\[l\]\[w\] + sum/= 0 + sum/
-buckets dev/ranks/kernels.cu|/^void bucket_take/,/^}/ s/zero_own(p, bucket),/{ 0, 64 },/
-buckets dev/ranks/zero.c|/Buffer kept_buffer/,/^}/ s/p->adam_m/p->adam_v/
+buckets dev/ranks/kernels.cu|/^void bucket_take/,/^}/ s/params_own(p, bucket),/{ 0, 64 },/
+buckets dev/ranks/params.c|/Buffer kept_buffer/,/^}/ s/p->adam_m/p->adam_v/
 adamw_updates|s/if ((void \*)rounded != (void \*)p) store/if (i > 0) store/
 adamw_updates|/double block_sum/,/^}/ s/__syncthreads();//
 small_gradients dev/ranks/kernels.cu|/void measure_kernel/,/^}/ s/store(x + i, zeros);//

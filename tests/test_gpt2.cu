@@ -931,7 +931,7 @@ TEST(cached_rows_equal_a_full_pass) {
 // The squared lengths of one bucket's pieces: twice, so that they go on growing.
 template <class Ours, class Theirs>
 static void check_pieces(size_t n, double bound, Ours measure, Theirs squares_of) {
-    std::vector<double> squares((n + ZERO_MEASURED - 1) / ZERO_MEASURED, 0.5);
+    std::vector<double> squares((n + PARAMS_MEASURED - 1) / PARAMS_MEASURED, 0.5);
     Array<double> ours(squares);
     Params p;
     memset(&p, 0, sizeof p);
@@ -941,7 +941,7 @@ static void check_pieces(size_t n, double bound, Ours measure, Theirs squares_of
     for (int time = 0; time < 2; time++) {
         measure(&p);
         for (size_t k = 0; k < squares.size(); k++)
-            squares[k] += squares_of(k*ZERO_MEASURED, min_size(n - k*ZERO_MEASURED, ZERO_MEASURED));
+            squares[k] += squares_of(k*PARAMS_MEASURED, min_size(n - k*PARAMS_MEASURED, PARAMS_MEASURED));
     }
     std::vector<double> got = ours.get<double>();
     for (size_t k = 0; k < squares.size(); k++)
@@ -960,12 +960,12 @@ static void check_measure(size_t n, bool sums) {
 }
 
 TEST(small_gradients) {
-    for (size_t packs : { 1, 255, 256*3 + 1, ZERO_MEASURED/PACK, 3*ZERO_MEASURED/PACK + 5 })
+    for (size_t packs : { 1, 255, 256*3 + 1, PARAMS_MEASURED/PACK, 3*PARAMS_MEASURED/PACK + 5 })
         for (int sums = 0; sums <= 1; sums++) check_measure(packs*PACK, sums);
 }
 
 TEST(small_gradients_in_adams_metric) {
-    for (size_t packs : { 1, 255, 256*3 + 1, 3*ZERO_MEASURED/PACK + 5 }) {
+    for (size_t packs : { 1, 255, 256*3 + 1, 3*PARAMS_MEASURED/PACK + 5 }) {
         size_t n = packs*PACK;
         Twin<float> x(random_floats(n, 1, 0)), v(random_floats(n, 0.1, 2));
         check_pieces(n, 1e-6, [&](Params *p) { floats_weigh(p, SMALLS, x, v, n); },  // in fp32

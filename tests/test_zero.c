@@ -1,8 +1,8 @@
-// What dev/ranks/zero.c shares out, on paper: every rank's part of every buffer, one process, no
+// What dev/ranks/params.c shares out, on paper: every rank's part of every buffer, one process, no
 // messages. That trained together the parts give what one rank gives: tests/test_ranks.sh.
 #include <math.h>
 #include "../dev/ranks/tensor.c"
-#include "../dev/ranks/zero.c"
+#include "../dev/ranks/params.c"
 #include "test.h"
 
 // One rank of several, as comm_open would say.
@@ -81,14 +81,14 @@ static int check_chunk(int *updated, const Params *p, const Chunk *k, const Plac
     for (int j = 0; j < k->count; j++) {
         size_t param = k->param + (size_t)j, grad = k->grad + (size_t)j;
         size_t moment = k->moment + (size_t)j;
-        if (param >= zero_params_count(p)) return 1;
+        if (param >= params_count(p)) return 1;
         long flat = p->stage == 3 ? places->of_slice[param] : (long)param;
         if (flat < 0) return 1;
         for (int i = 0; j == 0 && i < gpt2_n_tensors(&p->c); i++)
             if (gpt2_tensor(&p->c, i).offset <= (size_t)flat) t = gpt2_tensor(&p->c, i);
         wrong += (long)grad != (p->stage >= 2 ? places->of_flat[flat] : flat);
         wrong += (long)moment != (p->stage >= 1 ? places->of_flat[flat] : flat);
-        wrong += grad >= zero_grads_count(p) || moment >= zero_moments_count(p);
+        wrong += grad >= params_grads_count(p) || moment >= params_moments_count(p);
         wrong += t.decays != k->decays || (size_t)flat >= t.offset + t.count;
         updated[flat]++;
     }
@@ -104,9 +104,9 @@ static void check_chunks(const Config *c, int size, int stage, int largest) {
         Places places;
         rank_begin(&r, rank, size, stage, c);
         places_begin(&places, c, rank, size);
-        int n = zero_chunks(NULL, &r.p, largest);
+        int n = params_chunks(NULL, &r.p, largest);
         Chunk *chunks = (Chunk *)alloc_or_die((size_t)(n + 1) * sizeof *chunks, "chunks");
-        CHECK(zero_chunks(chunks, &r.p, largest) == n);
+        CHECK(params_chunks(chunks, &r.p, largest) == n);
         for (int i = 0; i < n; i++) {
             wrong += chunks[i].count < 1 || chunks[i].count > largest;
             wrong += check_chunk(updated, &r.p, &chunks[i], &places);
@@ -136,11 +136,11 @@ TEST(buckets_in_use_have_slots_of_their_own) {
         const Config *c = &odd_configs[i];
         rank_begin(&r, 0, 2, 3, c);
         for (int b = 0; b < gpt2_n_buckets(c); b++) {
-            int slot = zero_slot(&r.p, b);
-            CHECK(slot >= 0 && slot < ZERO_SLOTS);
-            CHECK(gpt2_bucket(c, b).count <= zero_slot_count(&r.p, slot));
-            CHECK(b == 0 || (slot != zero_slot(&r.p, 0) && slot != zero_slot(&r.p, b - 1)));
-            CHECK(b == c->L + 1 || slot != zero_slot(&r.p, c->L + 1));
+            int slot = params_slot(&r.p, b);
+            CHECK(slot >= 0 && slot < PARAMS_SLOTS);
+            CHECK(gpt2_bucket(c, b).count <= params_slot_count(&r.p, slot));
+            CHECK(b == 0 || (slot != params_slot(&r.p, 0) && slot != params_slot(&r.p, b - 1)));
+            CHECK(b == c->L + 1 || slot != params_slot(&r.p, c->L + 1));
         }
         rank_end(&r);
     }
@@ -157,8 +157,8 @@ TEST(memory_follows_the_formula) {
             Rank r;
             rank_begin(&r, size - 1, size, stage, &c);
             double n = size, formula[] = { 16.0, 8.0 + 8.0/n, 4.0 + 12.0/n, 16.0/n };
-            double bytes = 4.0*(double)(zero_params_count(&r.p) + zero_grads_count(&r.p)
-                                        + 2*zero_moments_count(&r.p));
+            double bytes = 4.0*(double)(params_count(&r.p) + params_grads_count(&r.p)
+                                        + 2*params_moments_count(&r.p));
             rank_carve(&r);
             const size_t *of = r.memory.bytes;
             CHECK(bytes == (double)(of[MEM_PARAMS] + of[MEM_GRADS] + of[MEM_MOMENTS]));

@@ -61,15 +61,11 @@ bool path_remove(const char *path, Error *err);
 // Creates a directory and its parents, like mkdir -p.
 bool make_directories(const char *path, Error *err);
 
-// ==== floats.c ===================================================================================
-// Floating-point elements as files hold them: fp32, fp16 (IEEE half) and bf16.
-// =================================================================================================
+// ---- floating-point elements as files hold them: fp32, fp16 (IEEE half) and bf16 ----
 
 typedef enum { FLOAT_NO = -1, FLOAT_32 = 0, FLOAT_16 = 1, FLOAT_BF16 = 30 } FloatType;   // GGUF's
 
 size_t float_bytes(FloatType type);
-
-// ---- one element ----
 
 float float_from_bits(uint32_t bits);
 float float_from_bf16(uint16_t h);
@@ -80,7 +76,7 @@ float float_from_f16(uint16_t h);
 // The nearest half; of two equally near, the one whose last bit is 0. From 65,520 on: infinity.
 uint16_t f16_from_float(float x);
 
-// ---- arrays; those in a file need not be aligned ----
+// Arrays: those in a file need not be aligned.
 
 // out (n) = the elements of a file, exactly.
 void floats_read(float *out, const unsigned char *in, size_t n, FloatType type);

@@ -1,8 +1,8 @@
-// The kernels that serve ranks, the noise scale and DiLoCo: what dev/ranks/comm.c and zero.c ask
+// The kernels that serve ranks, the noise scale and DiLoCo: what dev/ranks/comm.c and params.c ask
 // of a GPU. Part of train_gpt2.cu, which includes this file in its section "The GPU": packs, load,
 // store, block_sum and LAUNCH_CHECK are defined there.
 
-// ---- work on flat buffers: a CPU's loops in dev/ranks/zero.c ----
+// ---- work on flat buffers: a CPU's loops in dev/ranks/params.c ----
 
 void floats_clear(float *x, size_t n, Stream stream) {
     CUDA_CHECK(cudaMemsetAsync(x, 0, n * sizeof *x, stream));
@@ -32,7 +32,7 @@ void floats_axpby(float *y, float a, const float *x, float b, size_t n, Stream s
 // Block k adds the squares of piece k of x to squares[k], in double precision. With `sum` not NULL
 // the piece is also added to that, and cleared: one pass, of 16 bytes an element.
 __global__ void measure_kernel(double *squares, float *sum, float *x, size_t n) {
-    size_t begin = (size_t)blockIdx.x*ZERO_MEASURED, end = begin + ZERO_MEASURED;
+    size_t begin = (size_t)blockIdx.x*PARAMS_MEASURED, end = begin + PARAMS_MEASURED;
     const float zeros[PACK] = {0};
     double square = 0.0;
     if (end > n) end = n;
@@ -54,14 +54,14 @@ __global__ void measure_kernel(double *squares, float *sum, float *x, size_t n) 
 // other, in the order of the launches. With `sum` not NULL, x is also added to it, and cleared.
 void floats_measure(Params *p, float *sum, float *x, size_t n) {
     assert(n % PACK == 0);
-    measure_kernel<<<blocks_for(n, ZERO_MEASURED), 256, 0, p->stream>>>(p->partials, sum, x, n);
+    measure_kernel<<<blocks_for(n, PARAMS_MEASURED), 256, 0, p->stream>>>(p->partials, sum, x, n);
     LAUNCH_CHECK();
 }
 
 // Block k adds the squared norm of piece k of x, in Adam's metric, to squares[k].
 __global__ void weigh_kernel(double *squares, const float *x, const float *v, float correct_v,
                              float eps, size_t n) {
-    size_t begin = (size_t)blockIdx.x*ZERO_MEASURED, end = begin + ZERO_MEASURED;
+    size_t begin = (size_t)blockIdx.x*PARAMS_MEASURED, end = begin + PARAMS_MEASURED;
     double square = 0.0;
     if (end > n) end = n;
     for (size_t i = begin + threadIdx.x*PACK; i < end; i += blockDim.x*PACK) {
@@ -77,8 +77,8 @@ __global__ void weigh_kernel(double *squares, const float *x, const float *v, fl
 
 void floats_weigh(Params *p, Norms norm, const float *x, const float *v, size_t n) {
     assert(n % PACK == 0);
-    weigh_kernel<<<blocks_for(n, ZERO_MEASURED), 256, 0, p->stream>>>(
-        p->partials + norm*zero_partials_count(p), x, v, p->correct_v, ADAM_EPS, n);
+    weigh_kernel<<<blocks_for(n, PARAMS_MEASURED), 256, 0, p->stream>>>(
+        p->partials + norm*params_partials_count(p), x, v, p->correct_v, ADAM_EPS, n);
     LAUNCH_CHECK();
 }
 
@@ -215,7 +215,7 @@ void params_open(Params *p) {
     if (!p->chunks) return;
     size_t bytes = p->n_chunks * sizeof *p->chunks;
     Chunk *chunks = (Chunk *)alloc_or_die(bytes, "a table of chunks");
-    zero_chunks(chunks, p, ZERO_CHUNK);
+    params_chunks(chunks, p, PARAMS_CHUNK);
     CUDA_CHECK(cudaMemcpyAsync(p->chunks, chunks, bytes, cudaMemcpyHostToDevice, p->stream));
     CUDA_CHECK(cudaStreamSynchronize(p->stream));
     free(chunks);
@@ -254,8 +254,8 @@ float *bucket_place_own(Params *p, Kept what, int bucket) {
 }
 
 void bucket_take(Params *p, Buffer b, int bucket) {
-    bucket_copy(b.data + zero_own_begin(p, bucket, b.slices), p->host_bucket, bucket,
-                zero_own(p, bucket), p, cudaMemcpyHostToDevice);
+    bucket_copy(b.data + params_own_begin(p, bucket, b.slices), p->host_bucket, bucket,
+                params_own(p, bucket), p, cudaMemcpyHostToDevice);
 }
 
 const float *bucket_show(Params *p, float *whole, int bucket) {
@@ -278,11 +278,11 @@ __global__ void params_round_kernel(real *params, const float *masters, size_t n
 void params_loaded(Params *p) {
     Buffer masters = kept_buffer(p, KEPT_WEIGHTS);
     for (int b = 0; b < gpt2_n_buckets(&p->c) && sizeof(real) < sizeof(float); b++) {
-        size_t n = zero_own(p, b).count;
+        size_t n = params_own(p, b).count;
         if (n == 0) continue;
         params_round_kernel<<<blocks_for(n, 256*PACK), 256, 0, p->stream>>>(
-            (real *)p->values + zero_own_begin(p, b, p->stage == 3),
-            masters.data + zero_own_begin(p, b, masters.slices), n);
+            (real *)p->values + params_own_begin(p, b, p->stage == 3),
+            masters.data + params_own_begin(p, b, masters.slices), n);
         LAUNCH_CHECK();
     }
     zero_send_params(p);

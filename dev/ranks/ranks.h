@@ -339,8 +339,8 @@ void comm_group(Comm *c, Comm *whole, int size, int stride);
 //     data groups     0 2 4 6   1 3 5 7             comm_group(&data, &comm, 4, 2)
 //
 // Files hold the whole model: tp_copy_bucket cuts what is loaded, and puts together what is saved.
-// Blocks call tp_sum and tp_sum_rows (branch_project and branch_is_read of both trainers); embedding
-// and cross-entropy have forms of their own.
+// Blocks call tp_sum and tp_sum_rows (branch_project and branch_is_read of both trainers);
+// embedding and cross-entropy have forms of their own.
 // =================================================================================================
 
 typedef struct {
@@ -389,8 +389,9 @@ void tp_rows(int *rows, const int *tokens, size_t N, const TpGroup *g);
 // of other ranks. Valid until the next call.
 const int *tp_targets(const TpGroup *g, const int *target, size_t N);
 
-// On a CPU, in place of the functions of train_gpt2.c without tp_; a group's ranks call them together.
-// A rank gives the rows of its own words, and zeros for the others, and has the logits of its own.
+// On a CPU, in place of the functions of train_gpt2.c without tp_; the ranks of a group call them
+// together. A rank gives the rows of its own words, and zeros for the others, and has the logits of
+// its own.
 void tp_embedding_forward(float *x, const int *token, const float *wte, const float *wpe,
                           const TpGroup *g, int B, int T, int C);
 void tp_embedding_backward(float *dwte, float *dwpe, const float *dx, const int *token,
@@ -412,26 +413,13 @@ typedef enum { TP_PART, TP_WHOLE } TpCopy;
 void tp_copy_bucket(float *part, float *whole, const TpGroup *g, int bucket, int index,
                     TpCopy copy);
 
-// ==== zero.c =====================================================================================
-// Data parallelism, ZeRO and DiLoCo: what each rank stores, and what the ranks communicate when.
-// zero.c has the table of stages.
+// ==== params.c ===================================================================================
+// The flat buffers of weights, gradients and moments, in this rank's memory or its GPU's.
 //
-// The unit of communication is a bucket of dev/model/gpt2.h: a block, the embeddings, or the final
-// norm. A rank owns a slice of each bucket; in a buffer of size 1/n its slices lie one after the
-// other. A bucket's parameters and gradients have a fixed place (bucket_at), which the model points
-// at (with --exact-sum gradients move from one micro-batch to the next). These are the hooks:
-//
-//     zero_micro_batch(&p, i, n)         before micro-batch i of n
-//     forward_needs(&p, bucket)          before the bucket's parameters are read, in forward
-//     backward_needs(&p, bucket)         the same in backward; its gradients can be added to then
-//     gradients_ready(&p, bucket)        starts to sum the bucket's gradients over the ranks
-//     zero_wait_grads(&p)                waits until the sums have arrived
-//     totals_share(&p, &totals)          sums loss and squared norm over the ranks
-//     ... the rank updates its chunks ...
-//     zero_send_params(&p)               sends updated parameters to the other ranks
-//
-// A rank is alone if it shares neither batch nor model with others, measures no noise and makes no
-// exact sums. Then the hooks have nothing to do; totals_share alone passes on the signal to stop.
+// Their unit is a bucket of dev/model/gpt2.h: a block, the embeddings, or the final norm. A rank
+// owns a slice of each bucket; in a buffer of size 1/n its slices lie one after the other. A
+// bucket's parameters and gradients have a fixed place (bucket_at), which the model points at (with
+// --exact-sum gradients move from one micro-batch to the next).
 // =================================================================================================
 
 // How ranks share the work, from the command line; all zeros: one rank alone.
@@ -457,15 +445,15 @@ typedef struct {
     bool counts;                           // in the gradient's norm (tp_counts)
 } Chunk;
 
-enum { ZERO_SLOTS = 4 };                   // whole buckets in temporary buffers: embeddings, final
+enum { PARAMS_SLOTS = 4 };                 // whole buckets in temporary buffers: embeddings, final
                                            // norm, and two blocks, the one in use and the next
 
 // Most elements of a chunk (a thread block's work), and of each partial sum of squares.
 #if defined(COMM_ON_GPU)
-enum { ZERO_CHUNK = 1 << 14, ZERO_MEASURED = 1 << 13 };
+enum { PARAMS_CHUNK = 1 << 14, PARAMS_MEASURED = 1 << 13 };
 typedef cudaStream_t Stream;               // the device runs operations in its order
 #else
-enum { ZERO_CHUNK = 1 << 16, ZERO_MEASURED = 1 << 16 };
+enum { PARAMS_CHUNK = 1 << 16, PARAMS_MEASURED = 1 << 16 };
 typedef int Stream;                        // unused: a CPU runs an operation at once
 #endif
 
@@ -515,15 +503,15 @@ typedef struct {
     int n_chunks;
 
     // Whole buckets, temporarily
-    char *gathered[ZERO_SLOTS];          // stage 3: parameters, after an all-gather
-    float *collected[ZERO_SLOTS];        // stages 2 and 3: gradients, before a reduce-scatter
-    int held[ZERO_SLOTS];                // the bucket in gathered; -1: none
+    char *gathered[PARAMS_SLOTS];          // stage 3: parameters, after an all-gather
+    float *collected[PARAMS_SLOTS];        // stages 2 and 3: gradients, before a reduce-scatter
+    int held[PARAMS_SLOTS];                // the bucket in gathered; -1: none
     float *bucket;                         // for checkpoints; NULL where all buffers are whole
     float *whole;                          // tensor parallel: a bucket of the whole model, in CPU
                                            // memory, for checkpoints
     float *host_bucket;                    // on a GPU: the same, in CPU memory
     Ticket *arrives;                       // (buckets) the last collective that receives parameters
-    Ticket leaves[ZERO_SLOTS];           // the last one that reads gradients from this slot
+    Ticket leaves[PARAMS_SLOTS];           // the last one that reads gradients from this slot
 
     // This update
     Scope scope;                           // whose gradients it averages
@@ -532,7 +520,7 @@ typedef struct {
     int n_levels;                          // 0 without --exact-sum
     int level;                             // the level that this micro-batch's gradient reaches
     float *small;                          // one rank alone: one micro-batch's gradient, to measure
-    double *partials;                      // (N_NORMS, zero_partials_count) of squares
+    double *partials;                      // (N_NORMS, params_partials_count) of squares
     double norms[N_NORMS];
     float correct_v;                       // bias correction of adam_v; 0: no Adam's metric
     uint64_t hash;                         // of all parameters, as they were loaded or drawn
@@ -544,22 +532,25 @@ void params_init(Params *p, const Sharing *s, const Config *whole, int words, si
 // Waits for what is still under way first: the caller frees the buffers next.
 void params_free(Params *p);
 
+// The slot that holds a bucket temporarily.
+int params_slot(const Params *p, int bucket);
+
 // The part of a bucket that this rank updates: all of it, or its slice.
-Slice zero_own(const Params *p, int bucket);
+Slice params_own(const Params *p, int bucket);
 
 // The offset of this rank's part of a bucket, in a buffer of slices or in a whole buffer.
-size_t zero_own_begin(const Params *p, int bucket, bool slices);
+size_t params_own_begin(const Params *p, int bucket, bool slices);
 
 // Where a bucket's whole parameters lie while the model reads them, as layers read them; or where
 // the model adds its gradients.
 void *bucket_at(const Params *p, int bucket, Flat flat);
 
-size_t zero_moments_count(const Params *p);
-size_t zero_partials_count(const Params *p);
+size_t params_moments_count(const Params *p);
+size_t params_partials_count(const Params *p);
 
 // Divides what this rank updates into chunks of at most `largest` elements. Returns their number
 // and writes them to `chunks`, unless that is NULL.
-int zero_chunks(Chunk *chunks, const Params *p, int largest);
+int params_chunks(Chunk *chunks, const Params *p, int largest);
 
 // Lay out the parameters, and the buffers that only training needs; see dev/base/memory.c.
 void params_carve(Params *p, Memory *mem);
@@ -570,6 +561,45 @@ void floats_clear(float *x, size_t n, Stream stream);
 void floats_axpby(float *y, float a, const float *x, float b, size_t n, Stream stream);
 void floats_measure(Params *p, float *sum, float *x, size_t n);
 void floats_weigh(Params *p, Norms norm, const float *x, const float *v, size_t n);
+
+// ---- buckets for checkpoints: loading, drawing, saving ----
+
+// A flat buffer of what a checkpoint keeps; `slices`: it holds only this rank's slices.
+typedef struct { float *data; bool slices; } Buffer;
+
+Buffer kept_buffer(const Params *p, Kept what);
+void params_open(Params *p);
+void params_close(Params *p);
+float *bucket_place_own(Params *p, Kept what, int bucket);
+void bucket_take(Params *p, Buffer b, int bucket);
+const float *bucket_show(Params *p, float *whole, int bucket);
+void params_loaded(Params *p);
+
+// Buffer to load a bucket of the whole model into; then bucket_keep() keeps this rank's part.
+float *bucket_place(Params *p, Kept what, int bucket);
+void bucket_keep(Params *p, Kept what, int bucket);
+
+// A bucket of the whole model in rank 0's CPU memory, valid until the next call; all ranks call it
+// together. For Adam's moments, which differ between DiLoCo's workers: those of `worker`, or with
+// -1 their mean. A Checkpoint's source (dev/files/checkpoint.c).
+const float *bucket_get(void *zero, Kept what, int worker, int bucket);
+
+// ==== zero.c =====================================================================================
+// Data parallelism and ZeRO: what the ranks communicate when; zero.c has the table of stages. Its
+// hooks:
+//
+//     zero_micro_batch(&p, i, n)         before micro-batch i of n
+//     forward_needs(&p, bucket)          before the bucket's parameters are read, in forward
+//     backward_needs(&p, bucket)         the same in backward; its gradients can be added to then
+//     gradients_ready(&p, bucket)        starts to sum the bucket's gradients over the ranks
+//     zero_wait_grads(&p)                waits until the sums have arrived
+//     totals_share(&p, &totals)          sums loss and squared norm over the ranks
+//     ... the rank updates its chunks ...
+//     zero_send_params(&p)               sends updated parameters to the other ranks
+//
+// A rank is alone if it shares neither batch nor model with others, measures no noise and makes no
+// exact sums. Then the hooks have nothing to do; totals_share alone passes on the signal to stop.
+// =================================================================================================
 
 // The hooks. Forward goes from the first bucket to the last. Backward begins with embeddings and
 // final norm, which the classifier needs; then come blocks from the last to the first.
@@ -609,39 +639,18 @@ Comm *totals_comm(const Params *p, Scope scope);
 // the noise scale, and the signal to stop. The sums have the same bits on all ranks.
 void totals_share(const Params *p, Totals *totals);
 
-// ---- buckets for checkpoints: loading, drawing, saving ----
-
-// A flat buffer of what a checkpoint keeps; `slices`: it holds only this rank's slices.
-typedef struct { float *data; bool slices; } Buffer;
-
-Buffer kept_buffer(const Params *p, Kept what);
-void params_open(Params *p);
-void params_close(Params *p);
-float *bucket_place_own(Params *p, Kept what, int bucket);
-void bucket_take(Params *p, Buffer b, int bucket);
-const float *bucket_show(Params *p, float *whole, int bucket);
-void params_loaded(Params *p);
-
-// ---- averaged weights ----
+// ==== averages.c =================================================================================
+// Weights beside those that are trained: averages over updates, and DiLoCo's, which workers average
+// after each round of updates of their own.
+// =================================================================================================
 
 // average = keep * average + (1 - keep) * weights. Each rank averages the masters it updates.
-void zero_average(Params *p, float keep);
+void average_update(Params *p, float keep);
 
 // Between two updates: the averaged weights take the place of the weights, to be evaluated, until
-// zero_average_end. The buffer of gradients, not needed now, holds the weights meanwhile.
-void zero_average_begin(Params *p);
-void zero_average_end(Params *p);
-
-// Buffer to load a bucket of the whole model into; then bucket_keep() keeps this rank's part.
-float *bucket_place(Params *p, Kept what, int bucket);
-void bucket_keep(Params *p, Kept what, int bucket);
-
-// A bucket of the whole model in rank 0's CPU memory, valid until the next call; all ranks call it
-// together. For Adam's moments, which differ between DiLoCo's workers: those of `worker`, or with
-// -1 their mean. A Checkpoint's source (dev/files/checkpoint.c).
-const float *bucket_get(void *zero, Kept what, int worker, int bucket);
-
-// ---- DiLoCo ----
+// average_end. The buffer of gradients, not needed now, holds the weights meanwhile.
+void average_begin(Params *p);
+void average_end(Params *p);
 
 // The first round begins at the current parameters. Ending one needs the buffer of gradients.
 void diloco_begin(Params *p);

@@ -44,9 +44,9 @@ static void evaluate_all(Eval *e, Eval *train, Eval *average, Run *r) {
     if (r->stopping && !ending) return;
     if (r->o.eval_train && !evaluate(train, r, &r->train, e->tokens, &err)) die("%s", err.text);
     if (r->o.average_tokens == 0 || (r->stopping && !ending)) return;
-    zero_average_begin(r->params);
+    average_begin(r->params);
     bool read = evaluate(average, r, &r->val, (size_t)r->o.eval_tokens, &err);
-    zero_average_end(r->params);
+    average_end(r->params);
     if (!read) die("%s", err.text);
 }
 

@@ -121,7 +121,7 @@ static void average_weights(Run *r) {
     double half_life = (double)r->o.average_tokens;
     double share = (1.0 - exp2(-(double)r->batch / half_life))
                  / (1.0 - exp2(-(double)r->tokens / half_life));
-    zero_average(r->params, (float)(1.0 - share));
+    average_update(r->params, (float)(1.0 - share));
 }
 
 void step_end(Run *r, Step *s, const Totals *t) {

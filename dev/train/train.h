@@ -71,8 +71,8 @@ void model_free(Model *m);
 
 Params *model_params(Model *m);
 
-// Runs tokens (B,T) through the blocks. In generation (B = 1) they follow `past` tokens that were run
-// before, whose keys and values the cache holds; in training it is 0.
+// Runs tokens (B,T) through the blocks. In generation (B = 1) they follow `past` tokens that were
+// run before, whose keys and values the cache holds; in training it is 0.
 void model_forward(Model *m, const int *tokens, int B, int T, int past);
 
 // After model_forward: writes the loss in nats of each of N = B*T tokens to `each` (N), in the
@@ -411,7 +411,7 @@ void run_close(Run *r);
 // --generate: no data and no training, only a checkpoint, its tokenizer and a prompt.
 void run_generate(Run *r);
 
-// --export FILE.gguf: a checkpoint as GGUF, for llama.cpp (export.c).
+// --export FILE.gguf: a checkpoint as GGUF, for llama.cpp (save.c).
 void run_export(Run *r);
 
 // ---- the parts ----
