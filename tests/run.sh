@@ -15,7 +15,7 @@ export OMP_WAIT_POLICY=passive      # tests share a machine with other work
 alone=" test_bench.sh test_lab_ranks.py "
 # These take longest, so they come first: nothing then waits for one that began last.
 longest=" test_exercises.py test_cuda_ranks.sh test_build.sh test_cuda.sh test_profile.sh "
-longest+="test_lab_tiny.py "
+longest+="test_lab_tiny.py test_ranks.sh "
 
 dir=$(mktemp -d) && mkfifo "$dir/ended" && exec 3<> "$dir/ended" || exit 1
 leave() {

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Many ranks on CPUs, under mpirun: that they train what one rank trains, what each of them keeps
-# and sends, and how they stop, are killed, go on and refuse. One thread a rank, tiny models.
+# and sends, and how they stop, are killed, go on and refuse; and the same of ranks that share each
+# layer. One thread a rank, tiny models.
 #
 #     RANK_KILLS=100 tests/test_ranks.sh    more random moments than the default 4
 #     FAULTS=1 tests/test_ranks.sh          all rows of the tables, those with a `+` too

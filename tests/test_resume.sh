@@ -3,6 +3,7 @@
 # AdamW's moments at the end have the bits of the run that was never stopped.
 #
 #     KILLS=200 tests/test_resume.sh       more random moments than the default 5
+#     BITS=1 tests/test_resume.sh          old runs to the bit, see below
 . "$(dirname "$0")/tools.sh"
 set -u
 KILLS=${KILLS:-5}
@@ -337,8 +338,8 @@ fi
 
 # ---- old runs ----
 
-# Runs that an earlier program (8860b8f) began are continued as it would have continued them. Each in
-# tests/fixtures/old_runs.tar.gz was saved at update 4 of 8; `expected` has the weights of the run
+# Runs that an earlier program (8860b8f) began are continued as it would have continued them. Each
+# in tests/fixtures/old_runs.tar.gz was saved at update 4 of 8; `expected` has the weights of the run
 # that was not stopped, by gcc 12 for x86-64-v3. BITS=1: equal to the bit (for a build with that
 # compiler and NATIVE=-march=x86-64-v3); else to rounding, which other vectors and compilers change.
 . tests/ranks.sh
@@ -353,12 +354,10 @@ for run in plain averages sgd batch zero3 diloco; do
         zero3 | diloco)
             [ -x "$mpi_train" ] || { skip old_run_$run "$mpi_train"; continue; }
             program=$mpi_train
-            mpi 2 --resume --out "$dir/$run" --data "$dir/data"
-            same "status: $(head -n 2 "$dir/stderr")" $status 0 ;;
-        *)
-            run "$train" --resume --out "$dir/$run" --data "$dir/data"
-            same "status: $(head -n 2 "$dir/stderr")" $status 0 ;;
+            mpi 2 --resume --out "$dir/$run" --data "$dir/data" ;;
+        *) run "$train" --resume --out "$dir/$run" --data "$dir/data" ;;
     esac
+    same "status: $(head -n 2 "$dir/stderr")" $status 0
     same "last checkpoint" "$(readlink "$dir/$run/latest")" step_00000008
     if [ "${BITS:-}" = 1 ]; then
         cmp -s $runs/$run/expected/model.safetensors "$dir/$run/latest/model.safetensors" ||
