@@ -5,6 +5,7 @@
 #
 # HOOKS=1 leaves out each in turn, not one in nine.
 . "$(dirname "$0")/tools.sh"
+. tests/ranks.sh
 
 "$prepare" tales --out "$dir/tales" --tokens 60000 --seed 5 > "$dir/stdout" || exit 1
 tiny="--data $dir/tales --layers 3 --heads 2 --channels 32 --seq-len 16 --micro-batch 2
@@ -93,7 +94,6 @@ if ! command -v mpicc > /dev/null || ! command -v mpirun > /dev/null; then
     skip a_hook_left_out_is_found "there is no mpicc or no mpirun here"
     exit $failed
 fi
-. tests/ranks.sh
 mkdir "$dir/tree"
 cp -r train_gpt2.c dataloader.h dev "$dir/tree"
 # logged RUN PROGRAM: what the updates of one of three ways to share the work log.
