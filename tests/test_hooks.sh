@@ -135,7 +135,7 @@ noise|train_gpt2.c|s/gradients_arrive(r, s);//
 zero|train_gpt2.c|s/totals_share(&m->params, &all);//
 zero|dev/train/loop.c|s/if (made && r->params->stage > 0) zero_send_params(r->params);//
 noise|dev/train/loop.c|s/if (!r->params->alone) model_micro_batch(.*//
-noise|dev/ranks/zero.c|s/ && !p->measure && p->n_levels == 0;/ || p->measure;/
+noise|dev/ranks/params.c|s/ && !p->measure && p->n_levels == 0;/ || p->measure;/
 zero|train_gpt2.c|/^static void block_backward/,/^}/ s/residual_backward(dx, dbranch, N\*C);//
 zero|train_gpt2.c|/^static void block_forward/,/^}/ s/gelu_forward(a.gelu, a.fc, N\*4\*Cn);//
 group|dev/ranks/tensor.c|/void tp_sum_rows/,/^}/ s/tp_sum(g, out, .*;//
