@@ -50,7 +50,7 @@ traced() {
 if command -v gcc > /dev/null && command -v addr2line > /dev/null; then
     library "$dir/traced.a" $tracing
     traced 1 55 7
-    traced 0 69 9
+    traced 0 68 9
     end an_update_is_followed_in_few_files
 else
     skip an_update_is_followed_in_few_files "needs gcc and addr2line"

@@ -81,11 +81,12 @@ static void transpose4(float *dst, size_t ld_dst, const float *src, size_t ld_sr
     *(vec4 *)(dst + 3*ld_dst) = SHUFFLE(hi01, hi23, 2, 3, 6, 7);
 }
 
-// dst[k][i] = element k of line i, for `lines` lines of K elements; zeros up to width.
-//   line, step: the distance from a line to the next, and from an element to the next
+// The panel of Words that tile_multiply reads: dst[k][i] = element k of line i, for `lines` lines of
+// K elements; zeros up to width. A line is a row of m, or a column.
 static inline __attribute__((always_inline))
-void pack_floats(float *dst, int width, const float *src, size_t line, size_t step,
-                 int lines, int K) {
+void pack_floats(float *dst, int width, Mat m, bool by_columns, int lines, int K) {
+    const float *src = m.data;
+    size_t line = by_columns ? m.col : m.row, step = by_columns ? m.row : m.col;
     if (lines < width) memset(dst, 0, (size_t)K*width * sizeof *dst);
     if (line == 1 && lines == width) {
         for (int k = 0; k < K; k++) memcpy(dst + k*width, src + k*step, width * sizeof *dst);
@@ -109,26 +110,20 @@ uint32_t bf16_round(float x) {
     uint32_t rounded = bits + 0x7FFF + (bits >> 16 & 1);        // ties go to the even one
     return (bits & 0x7FFFFFFF) > 0x7F800000 ? 0x7FC00000 : rounded & 0xFFFF0000;
 }
-#endif
 
-// The panel of Words that tile_multiply reads: pack_floats, and in a bf16 build rounding.
+// pack_floats, and then rounding.
 static inline __attribute__((always_inline))
 void pack_panel(Word *dst, int width, Mat m, bool by_columns, int lines, int K) {
-    size_t line = by_columns ? m.col : m.row, step = by_columns ? m.row : m.col;
-#ifdef PRECISION_BF16
-    alignas(64) float plain[(KC + 1)*WIDEST];
-    float *floats = plain;
+    alignas(64) float plain[(KC + 1)*WIDEST], *floats = plain;
     memset(floats + K*width, 0, width * sizeof *floats);         // an odd K's other half
-#else
-    float *floats = dst;
-#endif
-    pack_floats(floats, width, m.data, line, step, lines, K);
-#ifdef PRECISION_BF16
+    pack_floats(floats, width, m, by_columns, lines, K);
     for (int k = 0; k < K; k += 2, dst += width, floats += 2*width)
         for (int i = 0; i < width; i++)
             dst[i] = bf16_round(floats[i]) >> 16 | bf16_round(floats[width + i]);
-#endif
 }
+#else                                  // a Word is a float
+#define pack_panel pack_floats
+#endif
 
 typedef struct { const Word *data; size_t ld; } Panel;   // MR rows of A; ld 0: packed (K,MR)
 
