@@ -121,7 +121,8 @@ def test_answer_quotes_what_was_measured():
     assert len(rows) == 6 and rows == table_of(PAGES["scripts/lab/README.md"])[:6], rows
     answer = " ".join(answer.split("![")[0].split("\n", 1)[1].split())
     measured, modelled = answer.split(" Modelled")
-    late, = [kept.read("02_local")["endpoint"][0][1]]
+    critical = [row["value"] for row in kept.table("02_size", "numbers")
+                if "after 1,048,576 tokens: B_crit" in row["what"]]
     sizes = [f"{n / 1e6:.1f}" for n in sorted(set(
         chosen("04_one_device", "line", "parameters", threads=1)))[1:]]
     race = {method: statistics.geometric_mean(
@@ -132,7 +133,7 @@ def test_answer_quotes_what_was_measured():
     one, _, most = (min(float(x) for x in column if x.strip())
                     for column in list(zip(*(row.split("|") for row in rows[1:])))[4:7])
     for part, words in [
-            (measured, f"{sizes[-1]} million parameters"), (measured, f"{late:.1f} times fewer"),
+            (measured, f"{sizes[-1]} million parameters"), (measured, f"{min(critical):,.0f} to {max(critical):,.0f} tokens"),
             (measured, f"{race['parallel'] / race['one']:.1f} times as long"),
             (measured, f"32 workers are {one / most:.1f} times as fast as one"),
             (modelled, f"{days[1]:.1f} days"), (modelled, f"{24 * days[8]:.0f} hours on 8"),
