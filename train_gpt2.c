@@ -13,8 +13,8 @@
 // that train one model together attach at hooks, which do nothing in a single process:
 // forward_needs, backward_needs, gradients_ready, totals_share (dev/ranks/zero.c), and within
 // next_batch, gradients_arrive and step_end (dev/train/loop.c). What takes nine tenths of the time,
-// the matrix product and attention, is defined here plainly; the ordinary build runs the fast forms
-// of dev/cpu, `make PLAIN=1` those below. train_gpt2.cu is the same program for a GPU.
+// the matrix product and attention, has plain versions here, which `make PLAIN=1` runs; the
+// ordinary build runs fast ones from dev/cpu. train_gpt2.cu is the same program for a GPU.
 //
 // Conventions. Arrays are row-major: (N,C) has N rows of C elements. B sequences of T tokens make
 // N = B*T rows; C channels, NH heads of HS = C/NH channels, L layers, V words in the vocabulary
@@ -36,9 +36,9 @@
 // Shapes
 // =================================================================================================
 //
-// One block. The residual stream x runs straight down; two branches read it and add to it. It is
-// pre-norm: LayerNorm stands at the beginning of a branch, so that the stream itself is never
-// scaled. What is marked * is kept for the backward pass (BlockActs).
+// One block. The residual stream x runs straight down; two branches read it and add to it. The
+// block is pre-norm: LayerNorm begins each branch, so that the stream itself is never scaled. What
+// is marked * is kept for the backward pass (BlockActs).
 //
 //      x (N,C) *  (x_out of the block before; of the first block: the embeddings, x_in)
 //      |
@@ -98,7 +98,7 @@ typedef struct {
 struct Model {
     Config c;                          // L, NH, C, P positions, and V words, or a rank's share of V
     int Cn, NHn;                       // a block's channels and heads here: C and NH, or a part
-    ModelSpec spec;                    // the largest B and T, and what else decides the memory
+    ModelSpec spec;                    // the largest B and T, and what else determines memory
     Params params;                     // the flat buffers, and how ranks share them
     Memory memory;                     // the one allocation that everything below lies in
     Weights w;                         // parameters
@@ -141,7 +141,7 @@ static void embedding_forward(float *x, const int *token, const float *wte, cons
 }
 
 // Each row of dx is added to the gradient of its token and to that of its position. A thread owns a
-// strip of columns, since a token may stand in many rows.
+// strip of columns, since a token may appear in many rows.
 static void embedding_backward(float *dwte, float *dwpe, const float *dx, const int *token,
                                int B, int T, int C) {
     int strips = thread_count();
@@ -268,7 +268,7 @@ static void linear_backward(float *dx, float *dw, float *db, const float *dout,
 // ---- causal self-attention (Vaswani et al. 2017), for each head: ----
 //     out_t = sum over t2 <= t of p_t,t2 v_t2     p_t = softmax over t2 <= t of q_t . k_t2/sqrt(HS)
 //   out (B,T,C)   qkv (B,T,3C)   lse (B,NH,T) log of each softmax's denominator, for backward
-//   scratch: attention_scratch(past + T, HS) floats for each thread; plain it takes past + T
+//   scratch: attention_scratch(past + T, HS) floats for each thread; past + T if plain
 // The causal mask t2 <= t hides later tokens, so that all T positions learn to predict their next
 // token in one pass. In generation the key/value cache holds `past` earlier tokens (else 0): a
 // sequence of out, qkv and lse has past + T rows, and the pointers are those of row `past`.
@@ -434,7 +434,7 @@ static void branch_project(Model *m, const float *x, const float *w, const float
     if (shared) tp_sum_rows(&m->params.tp, m->branch, b, N, m->c.C);
 }
 
-// dx (N,C), the gradient of a branch's input: every such rank has a term of it, and all are summed.
+// dx (N,C), the gradient of a branch's input: ranks that share the block sum their terms of it.
 static void branch_is_read(Model *m, float *dx, size_t N) {
     if (m->params.tp.size > 1) tp_sum(&m->params.tp, dx, N*m->c.C);
 }
@@ -459,7 +459,7 @@ static void block_forward(Model *m, Block w, BlockActs a, int B, int T, int past
 
 // Runs tokens (B,T) through the blocks, up to the final norm's output m->lnf (B*T,C). In generation
 // (B = 1) they follow `past` tokens that were run before, whose keys and values are still in each
-// block's qkv: nothing else of these is needed. That is all a key/value cache is.
+// block's qkv: nothing else of theirs is needed. That is all a key/value cache is.
 void model_forward(Model *m, const int *tokens, int B, int T, int past) {
     Params *p = &m->params;
     Weights *w = &m->w;
@@ -484,7 +484,7 @@ void model_forward(Model *m, const int *tokens, int B, int T, int past) {
 static void block_backward(Model *m, Block w, Block d, BlockActs a, int B, int T) {
     int C = m->c.C, Cn = m->Cn, NHn = m->NHn;
     size_t N = (size_t)B*T;
-    float *dx = m->dx;                 // of x_out; then of x_mid; at the end of x
+    float *dx = m->dx;                 // of x_out; then of x_mid; finally of x
     float *dgelu = m->dfc, *dfc = m->dfc, *dqkv = m->dqkv;           // dfc overwrites dgelu
     float *dbranch = m->dbranch, *dln2 = dbranch, *datt = dbranch, *dln1 = dbranch;   // one buffer
     linear_backward(dgelu, d.mlp_proj_w, d.mlp_proj_b, dx, a.gelu, w.mlp_proj_w, N, 4*Cn, C);
@@ -505,7 +505,7 @@ static void block_backward(Model *m, Block w, Block d, BlockActs a, int B, int T
 
 // ---- classifier: logits = lnf wte^T, then cross-entropy ----
 // Weight tying: the embedding matrix wte is the classifier's weight as well (Press and Wolf 2017).
-// It works on logit_rows rows at a time: all (N,V) logits would be the largest array of the model.
+// The classifier takes logit_rows rows at a time: all (N,V) logits would be the largest array.
 
 // After model_forward: returns the sum of the losses in nats, and starts backpropagation of scale *
 // that sum: with 1/(tokens of the update) the objective is the mean. Writes the gradient of lnf,
@@ -565,7 +565,7 @@ void clear_grads(Model *m) {
     for (size_t i = 0; i < m->params.n_grads; i++) m->params.grads[i] = 0.0f;
 }
 
-// The sum of the squares of all gradients that this process updates; its root is the global norm.
+// The sum of the squares of this process's share of the gradients; its root is the global norm.
 // Each chunk has a sum of its own; these are added in order.
 static double gradients_squares(Model *m) {
     Params *p = &m->params;

@@ -1224,7 +1224,7 @@ static void branch_project(Model *m, real *out, const real *skip, const real *x,
     LAUNCH_CHECK();
 }
 
-// dx (N,C), the gradient of a branch's input: every such rank has a term of it, and all are summed.
+// dx (N,C), the gradient of a branch's input: ranks that share the block sum their terms of it.
 static void branch_is_read(Model *m, real *dx, size_t N) {
     tp_sum(&m->params.tp, dx, N*m->c.C);
 }
@@ -1272,7 +1272,7 @@ static void forward_launch(Model *m, int B, int T, int past) {
 
 // Runs tokens (B,T) through the blocks, up to the final norm's output m->lnf (B*T,C). In generation
 // (B = 1) they follow `past` tokens that were run before, whose keys and values are still in each
-// block's qkv: nothing else of these is needed. That is all a key/value cache is.
+// block's qkv: nothing else of theirs is needed. That is all a key/value cache is.
 void model_forward(Model *m, const int *tokens, int B, int T, int past) {
     assert(past + T <= m->spec.T && B <= m->spec.B && (past == 0 || B == 1));
     assert(past == 0 || m->spec.recompute == RECOMPUTE_NONE);       // else blocks share qkv
@@ -1305,7 +1305,7 @@ static void block_backward(Model *m, Block<real> w, Block<float> d, BlockActs a,
     int C = m->c.C, Cn = m->Cn, NHn = m->NHn;
     size_t N = (size_t)B*T;
     Gpu *g = m->gpu;
-    real *dx = m->dx;                  // of x_out; then of x_mid; at the end of x
+    real *dx = m->dx;                  // of x_out; then of x_mid; finally of x
     real *dfc = m->dfc, *dqkv = m->dqkv;
     real *dln2 = m->dx_branch, *datt = m->dx_branch, *dln1 = m->dx_branch;             // one buffer
     gelu_linear_backward(dfc, d.fc_b, d.mlp_proj_w, dx, a.gelu, a.fc, w.mlp_proj_w, N, 4*Cn, C,
@@ -1324,7 +1324,7 @@ static void block_backward(Model *m, Block<real> w, Block<float> d, BlockActs a,
 
 // ---- classifier: logits = lnf wte^T, then cross-entropy ----
 // Weight tying: the embedding matrix wte is the classifier's weight as well (Press and Wolf 2017).
-// It works on logit_rows rows at a time: all (N,Vp) logits would be the largest array of the model.
+// The classifier takes logit_rows rows at a time: all (N,Vp) logits would be the largest array.
 // Rows V ... of wte and dwte are zero and stay it.
 
 // The losses of the targets that were sent; with TRAIN the gradients of *scale * (their sum) too:

@@ -43,4 +43,4 @@ claim(abs(sum(dx)) < 1e-12, "dx sums to 0: adding a constant to the row changes 
 claim(abs(dot(dx, xhat)) < 1e-4, "dx . xhat is almost 0: stretching the row changes almost nothing")
 doubled, _ = normalize([2 * v for v in x])
 claim(distance(doubled, xhat) < 1e-5,
-      "twice the row has the same xhat, but for the 1e-5 under the root")
+      "a doubled row has the same xhat, but for the 1e-5 under the root")

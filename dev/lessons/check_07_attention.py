@@ -56,7 +56,7 @@ def online(scores, values):
     return mixed / total
 
 
-print("weights p, a row a query; empty: masked")
+print("weights p, one row per query; empty: masked")
 for t in range(T):
     print("   " + " ".join(f"{p:.3f}" for p in weights(q, k, t)))
 out = attention(q, k, v)
@@ -73,7 +73,7 @@ for name, a, b, c in zip(("dq", "dk", "dv"), short, whole, measured):
           f"against slopes {distance(a, c):.0e}")
     claim(distance(a, b) < 1e-13 and distance(a, c) < 1e-8, f"{name} by d = dout . out is right")
 
-print("q and k, 64 channels     scores deviate by   largest of 64 p, mean   with the scale")
+print("q and k, 64 channels     scores, std dev     largest of 64 p, mean   with the scale")
 KEYS, QUERIES, WIDE = 64, 20, 64
 largest = {}
 for name, variance in (("variance 1", 1.0), ("a fresh GPT-2: 0.31", 768 * 0.02**2)):

@@ -71,7 +71,7 @@ claim(abs(counted["rows"] / (n3 / LINE) - 1) < 0.1, "rows: a line of b serves 16
 claim(counted["blocks"] < 1.1 * ideal,
       f"blocks: within 10% of 2 n^3 / (16 * 16) + n^2 / 16 = {ideal}")
 
-print("tile in registers   loads a multiply-add")
+print("tile in registers   loads per multiply-add")
 for mr, nr in ((1, 1), (2, 2), (4, 8), (8, 32)):
     print(f"  {mr:2d} x {nr:2d} {(mr + nr) / (mr * nr):20.3f}")
 claim((8 + 32) / (8 * 32) < 2 / 12,

@@ -45,7 +45,7 @@ gathered, size = [], COUNT // RANKS
 for rank in range(RANKS):
     mine = slice(rank * size, (rank + 1) * size)
     gathered += [step(w, m, g) for w, m, g in zip(weights[mine], momentum[mine], total[mine])]
-claim(gathered == whole, "slices updated apart and gathered are the same weights, bit for bit")
+claim(gathered == whole, "slices updated separately, then gathered, are the same weights, bit for bit")
 
 print("bytes a parameter, fp32: weights 4, gradient 4, moments 8")
 print("ranks   ZeRO 0   ZeRO 1   ZeRO 2   ZeRO 3")

@@ -38,7 +38,7 @@ for batch in (1, 4, 16, 64, 256):
     measured, formula = mean_gain(batch, rate), most / (1.0 + B_NOISE / batch)
     worst = max(worst, abs(measured / formula - 1.0))
     print(f"{batch:5d} {rate:11.3f} {measured:16.3f} {formula:15.3f} {measured / batch:15.4f}")
-claim(worst < 0.05, "a step gains most / (1 + B_noise/B), within 5%")
+claim(worst < 0.05, "a step gains max / (1 + B_noise/B), within 5%")
 
 # The laboratory's experiment 2, as committed: its fit, and the updates that it was fitted to.
 KNEE = os.path.join(os.path.dirname(__file__), "..", "..", "scripts", "lab", "results",

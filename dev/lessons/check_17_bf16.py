@@ -66,7 +66,7 @@ for n, draws in ((16, 800), (256, 100), (4096, 100)):
 claim(max(e for e, _ in errors.values()) < 1.5 * min(e for e, _ in errors.values()),
       "with sums in fp32 the error does not grow with the number of terms")
 claim(all(2.5 < errors[16 * n][1] / errors[n][1] < 6 for n in (16, 256)),
-      "with sums in bf16 it grows with the root of it: 16 times the terms, about 4 times the error")
+      "with sums in bf16 it grows with their root: 16 times the terms, about 4 times the error")
 ones = 0.0
 for _ in range(1000):
     ones = bf16(ones + 1.0)

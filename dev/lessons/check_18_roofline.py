@@ -43,7 +43,7 @@ for name, size in by_formula.items():
     print(f"{name:20s} {size / 1e6:14.3f} {counted[name]:13.3f}")
     if abs(size / 1e6 / counted[name] - 1) > 1e-3:
         claim(False, f"{name}: the formula says what was counted")
-claim(True, "the formulas say what was counted, within 0.1%")
+claim(True, "the formulas match the counts, within 0.1%")
 
 flop = {"products": 6 * N * (12 * L * C * C + V * C), "adamw": 17 * PARAMS}
 moved = {"products": counted["cuBLASLt"], "adamw": counted["adamw"]}
@@ -53,7 +53,7 @@ for name, n in flop.items():
     print(f"{name:10s} {n / 1e6:10.0f} {moved[name]:8.1f} {n / moved[name] / 1e6:13.1f}"
           f" {memory:18.2f} {compute:6.2f}")
     claim(memory > compute, f"{name}: memory is the limit" +
-          (", for this model is small" if name == "products" else ""))
+          (", because this model is small" if name == "products" else ""))
 
 
 def intensity(rows, k, columns):

@@ -96,7 +96,7 @@ const Option train_table[] = {
       "keep", "updates between checkpoints, or tokens: 50000tok; 0: at the end",
       NULL },
     { "keep", "N", OPT_INT, FIELD(keep), "2", 0, 1e6, NULL,
-      "keep", "how many of the newest checkpoints to keep, beside the one with the lowest "
+      "keep", "how many of the newest checkpoints to keep, besides the one with the lowest "
       "validation loss; 0: all", NULL },
     { "resume", "[=N]", OPT_FROM, FIELD(resume_from), NULL, 1, 1e15, NULL,
       "keep", "continue the run in --out with its own flags, from its latest checkpoint or the one "
@@ -138,8 +138,8 @@ const Option train_table[] = {
       "fp32|bf16",                           // in the order of CommType
       "ranks", "type in which gradients are sent; sums are fp32", NULL },
     { "exact-sum", NULL, OPT_FLAG, FIELD(exact_sum), NULL, 0, 0, NULL,
-      "ranks", "sum micro-batches in one binary tree, so that any power of two of ranks computes "
-      "the same bits as one rank; needs memory for more gradients", NULL },
+      "ranks", "sum micro-batches in one binary tree, so that 2, 4, 8... ranks compute the same "
+      "bits as one; needs memory for more gradients", NULL },
     { "no-overlap", NULL, OPT_FLAG, FIELD(no_overlap), NULL, 0, 0, NULL,
       "ranks", "do not overlap communication with computation, to measure what overlap saves",
       NULL },
@@ -162,7 +162,7 @@ const Option train_table[] = {
       "device-hour",
       "this machine, measured" },
     { "plan-search", NULL, OPT_FLAG, FIELD(plan_search), NULL, 0, 0, NULL,
-      "machine", "search for the fastest mixture of data, tensor and pipeline parallelism, "
+      "machine", "find the fastest combination of data, tensor and pipeline parallelism, "
       "ZeRO, micro-batch and recomputation on --plan-gpu for --tokens, and stop; pipelines are "
       "modelled only", NULL },
 
