@@ -234,7 +234,7 @@ static void matmul_plain(float *c, size_t ldc, Mat a, Mat b, const float *bias,
         }
 }
 
-#define matmul (PLAIN ? matmul_plain : matmul_fast)
+#define matmul (PLAIN ? matmul_plain : matmul_fast)      // the one that this build runs
 
 // ---- linear: out = x w + b ----
 //   out (N,OC)   x (N,C)   w (C,OC)   b (OC)   C: here the width of x
