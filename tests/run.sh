@@ -8,6 +8,7 @@
 # JOBS       programs that run side by side; default 2
 # NO_SKIP    tests, separated by spaces, that must not be skipped ("all": none may be, but those
 #            that MAY_SKIP names); CI sets it
+# LIMIT      seconds after which a program that still runs is ended, and has failed; CI sets it
 set -um                             # a process group for each program: Ctrl-C ends all of it
 export OMP_WAIT_POLICY=passive      # tests share a machine with other work
 
@@ -31,11 +32,12 @@ output_of() { echo "$dir/${1//\//_}.output"; }
 
 run_program() {                     # run_program PROGRAM: then its name, status and seconds to fd 3
     local start=$SECONDS
+    local run=(${LIMIT:+timeout -k 9 "$LIMIT"})
     case $1 in
-        *.py) "${PYTHON:-python3}" "$1" ;;
-        *.sh) bash "$1" ;;
-        *) "$1" ;;
-    esac > "$(output_of "$1")" 2>&1 < /dev/null 3>&-
+        *.py) run+=("${PYTHON:-python3}" -u) ;;
+        *.sh) run+=(bash) ;;
+    esac
+    ${run[@]+"${run[@]}"} "$1" > "$(output_of "$1")" 2>&1 < /dev/null 3>&-
     echo "$1 $? $((SECONDS - start))" >&3
 }
 
@@ -66,7 +68,7 @@ count() {                           # count PROGRAM STATUS: shows its lines and 
     for name in $(sed -n 's/^FAIL \([^ :]*\).*/\1/p' "$output"); do failures+=" $name"; done
     # A program that ends badly has failed, whatever it printed; so has one that printed nothing.
     if [ "$2" -ne 0 ] && [ "$fails" -eq 0 ]; then
-        fail "$1" "exit status $2"
+        fail "$1" "exit status $2${LIMIT:+ (124: it ran on after $LIMIT s)}"
     elif ! grep -qE '^(ok|FAIL|skip) ' "$output"; then
         fail "$1" "no test ran"
     fi
