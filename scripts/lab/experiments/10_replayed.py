@@ -144,7 +144,7 @@ def draw_race(model, lanes, curves):
         f"{model.name} parameters, each number of workers at its best batch size")
 
 
-def draw_links(lanes, measured):
+def draw_links(model, lanes, measured):
     """measured: seconds on two cores, or None."""
     curves = []
     for link in LINKS:
@@ -155,8 +155,9 @@ def draw_links(lanes, measured):
     if measured:
         curves.append(lab.Curve("two cores, measured", [2], [measured], look={
             "color": "black", "marker": "*", "markersize": 12, "linestyle": ""}))
-    return lab.panels([{"curves": curves, "x": "workers", "y": "seconds to the loss",
-                             "log": (2, 10), "legend": "link (hollow: modelled)"}],
+    return lab.panels([{"curves": curves, "x": "workers (CPU cores)", "log": (2, 10),
+                        "y": f"seconds to a loss of {model.target:g}, {model.name} parameters",
+                        "legend": "link (hollow: modelled)"}],
                       "More workers help until the link is too slow")
 
 
@@ -172,11 +173,11 @@ def conclude(e):
             [[at.name, at.bandwidth, at.latency, n, lane.learned.batch, lane.learned.updates,
               lane.share, lane.update, lane.seconds, model.target]
              for (at, n), lane in lanes.items()])
-    e.table("batches", ["batch_tokens", "updates", "tokens", *(f"seconds_{n}" for n in (1, 8, 32))],
+    e.table("batches", ["batch_tokens", "updates", "tokens", *(f"seconds_{n}" for n in (1, 8, 16))],
             [[of.batch, of.updates, of.updates * of.batch,
               *(lane and lane.seconds for lane in [
                   best_lane([of], shares, LINKS[1], n, exchange(model, parameters, LINKS[1], n))
-                  for n in (1, 8, 32)])] for of in learned])
+                  for n in (1, 8, 16)])] for of in learned])
     for (link, n), lane in lanes.items():
         if n in LANES:
             e.found(f"seconds to {model.target:g} nats over {link.name}, workers: {n}",
@@ -196,7 +197,7 @@ def conclude(e):
              caption="Dashed: modelled. Losses are of real runs; seconds are the slowest of n "
                      "shares measured on one core, over a link that costs nothing.")
     same = checked and known["target_nats"] == model.target
-    e.figure("links", draw_links(lanes, same and median(b for _, b in checked)),
+    e.figure("links", draw_links(model, lanes, same and median(b for _, b in checked)),
              alt="Seconds to a loss against the number of workers, for links from free to slow.",
              caption="Hollow: modelled. The star was measured on two cores.")
     return [("", *fit.median_interval([a / b for a, b in checked]))] if checked else []
