@@ -410,21 +410,16 @@ OPTIMIZED = $(if $(filter checkpoint dataloader layers tales zero,$*),-O2,\
 $(BUILD)/test_%: tests/test_%.c $(BUILD)/library.a
 	$(CC) $(FLAGS:-O3=$(OPTIMIZED)) -MMD -MP -MF $@.d $< $(BUILD)/library.a -o $@ -lm
 
-$(BUILD)/compare: tests/compare.c $(BUILD)/library.a
-	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< $(BUILD)/library.a -o $@ -lm
-
-$(BUILD)/bench: dev/ladders/bench.c $(BUILD)/library.a
-	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< $(BUILD)/library.a -o $@ -lm
-
-$(BUILD)/one_step: scripts/lab/experiments/one_step.c $(BUILD)/library.a   # for scripts/lab
-	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< $(BUILD)/library.a -o $@ -lm
+$(BUILD)/compare: tests/compare.c
+$(BUILD)/bench: dev/ladders/bench.c
+$(BUILD)/one_step: scripts/lab/experiments/one_step.c        # for scripts/lab
+$(BUILD)/attention-cpu: dev/ladders/attention.c
+$(addprefix $(BUILD)/,compare bench one_step attention-cpu): $(BUILD)/library.a
+	$(CC) $(FLAGS) -MMD -MP -MF $@.d $(filter %.c,$^) $(BUILD)/library.a -o $@ -lm
 
 $(BUILD)/ladder: dev/ladders/matmul.c dev/ladders/matmul_bf16.c $(BUILD)/library.a
 	$(CC) $(FLAGS) dev/ladders/matmul.c dev/ladders/matmul_bf16.c $(BUILD)/library.a -o $@ -lm
 	@$(CC) $(FLAGS) -MM -MP -MT $@ dev/ladders/matmul.c > $@.d
-
-$(BUILD)/attention-cpu: dev/ladders/attention.c $(BUILD)/library.a
-	$(CC) $(FLAGS) -MMD -MP -MF $@.d $< $(BUILD)/library.a -o $@ -lm
 
 # A stamp changes only when the compiler or its flags do, and then everything is built anew.
 stamp = $(if $(WRITABLE),,$(error $(CURDIR): cannot write here, or to $(BUILD); build a copy of \
@@ -452,21 +447,6 @@ $(BUILD)/count-flags: FORCE
 FORCE:
 .SECONDARY:
 .DELETE_ON_ERROR:
-# Targets that went, and what does their work now.
-gone = $(1): ; @echo 'make $(1): it is gone; now it is $(2)' >&2; exit 1
-$(foreach part,c windows,$(eval $(call gone,test-$(part),make test PART=$(part))))
-$(foreach part,soak fuzz,$(eval $(call gone,$(part),make test PART=$(part))))
-$(eval $(call gone,test-cuda,make test PART=gpu))
-$(eval $(call gone,bench-cuda,make bench GPU=1))
-$(eval $(call gone,page,make pages))
-$(eval $(call gone,lesson-pages,make pages LESSONS=1))
-$(eval $(call gone,web,dev/web/build.sh))
-$(eval $(call gone,ladder-table,make ladder TABLE=1))
-$(eval $(call gone,first-step,make lesson))
-$(eval $(call gone,ptx,make test PART=ptx))
-$(eval $(call gone,diff,make step N=4 DIFF=1))
-$(eval $(call gone,exercises,make exercise))
 
-.PHONY: all run lab pages speedrun test test-all bench ladder lesson step exercise check emulate profile clean help FORCE
-.PHONY: build-all first-step ptx test-c test-windows soak fuzz test-cuda bench-cuda page lesson-pages web ladder-table diff exercises
+.PHONY: all run lab pages speedrun test test-all bench ladder lesson step exercise check emulate profile clean help build-all FORCE
 -include $(wildcard $(BUILD)/*.d $(BUILD)/*/*/*.d $(BUILD)/*/*/*/*.d)

@@ -195,9 +195,6 @@ for target in $documented; do
 done
 make -C "$tree" -n CC=true $documented > /dev/null 2> "$dir/stderr" ||
     note "$(head -n 1 "$dir/stderr")"
-make -C "$tree" CC=true lesson-pages > "$dir/said" 2>&1 && note "make lesson-pages ends well"
-grep -q 'lesson-pages: it is gone; now it is make pages LESSONS=1' "$dir/said" ||
-    note "make lesson-pages: $(head -n 1 "$dir/said")"
 for given in "pages dev/web/page.py" "pages:LESSONS=1 dev/lessons/pages.py" \
              "bench scripts/bench.py" "bench:GPU=1 scripts/bench.py --gpu"; do
     make -C "$tree" -n CC=true $(tr : ' ' <<< "${given%% *}") > "$dir/out" 2>&1
