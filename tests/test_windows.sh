@@ -158,7 +158,7 @@ moments=$(sed -n 's/ moments$//p' "$dir/stderr")
 [ "${moments:-0}" -gt 40 ] || note "a save has only '$moments' moments: $(cat "$dir/stderr")"
 for moment in $(seq "${moments:-0}"); do
     goes_on $moment
-    same "status of a run killed at moment $moment" $status 9
+    same "status of a run killed at moment $moment, $(head -n 1 "$dir/stderr")" $status 9
     kills=$((kills + 1))
     $train --init "$dir/killed" --generate O --max-new 1 > /dev/null 2> "$dir/stderr" ||
         note "killed at moment $moment, latest does not load: $(cat "$dir/stderr")"
