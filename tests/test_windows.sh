@@ -145,9 +145,12 @@ built "-O1 -include tests/windows_moments.h" BUILD=moments train_gpt2.exe
 mv "$dir/tree/train_gpt2.exe" "$dir/moments.exe" || exit 1
 goes_on() {                                 # goes_on MOMENT: one update more, and a save
     before=$now
-    MOMENT=$1 "$wine" "$dir/moments.exe" --resume --steps $((now + 1)) --keep 1 \
-        --out "$dir/killed" > "$dir/stdout" 2> "$dir/stderr"
-    status=$?
+    for try in $(seq 50); do                # a killed program's lock goes a moment after it, here
+        MOMENT=$1 "$wine" "$dir/moments.exe" --resume --steps $((now + 1)) --keep 1 \
+            --out "$dir/killed" > "$dir/stdout" 2> "$dir/stderr"
+        status=$?
+        grep -q "another run is writing" "$dir/stderr" || break
+    done
     now=$(sed -n 's/^  "step": \([0-9]*\),$/\1/p' \
         "$dir/killed/$(cat "$dir/killed/latest")/state.json")
     [ "$now" = "$before" ] || [ "$now" = $((before + 1)) ] || note "moment $1: step '$now'"
