@@ -493,7 +493,7 @@ static void command_encode(int argc, char **argv) {
     } while (n == room);
     if (ferror(stdin)) die("stdin: cannot be read: %s", strerror(errno));
     int *ids = (int *)alloc_or_die(n * sizeof *ids, "the tokens of a text");
-    size_t count = tokenizer_encode_parallel(&t, ids, text, n);
+    size_t count = tokenizer_encode(&t, ids, text, n);
     for (size_t i = 0; i < count; i++) printf("%s%d", i > 0 ? " " : "", ids[i]);
     printf("\n");
     stdout_end();

@@ -6,15 +6,10 @@
 #include "files.h"
 #include "test.h"
 
-static WordCounts counts_of(const char *text, size_t n) {
-    WordCounts counts = { NULL, 0, 0, NULL, 0, 0, NULL, 0 };
-    word_counts_add(&counts, text, n);
-    return counts;
-}
-
 static Tokenizer trained(const char *text, size_t n, int vocab_size) {
     Tokenizer t;
-    WordCounts counts = counts_of(text, n);
+    WordCounts counts = { NULL, 0, 0, NULL, 0, 0, NULL, 0 };
+    word_counts_add(&counts, text, n);
     tokenizer_train(&t, &counts, vocab_size, NULL, NULL);
     word_counts_free(&counts);
     return t;
@@ -49,26 +44,6 @@ static bool comes_back(const Tokenizer *t, const char *text, size_t n) {
     }
     free(ids);
     return same && at == n;
-}
-
-// ---- bytes ----
-
-TEST(byte_level) {
-    Tokenizer t;
-    char text[256];
-    int ids[256];
-    size_t n;
-    tokenizer_bytes(&t);
-    CHECK(t.vocab_size == 257 && t.eot == 256);
-    for (int b = 0; b < 256; b++) text[b] = (char)b;
-    CHECK(tokenizer_encode(&t, ids, text, 256) == 256);
-    for (int b = 0; b < 256; b++) {
-        const char *piece = tokenizer_piece(&t, b, &n);
-        CHECK(ids[b] == b && n == 1 && (unsigned char)piece[0] == b);
-    }
-    const char *end = tokenizer_piece(&t, 256, &n);
-    CHECK(n == 13 && memcmp(end, "<|endoftext|>", 13) == 0);
-    tokenizer_free(&t);
 }
 
 // ---- words ----
@@ -141,25 +116,17 @@ TEST(cuts_change_nothing) {
 
 // ---- encoding ----
 
-// Whatever is encoded comes back, and several threads give the ids of one: of a text, of less than
-// they could use, and of words without a place to cut.
-TEST(all_ways_to_encode_agree) {
+// Whatever is encoded comes back: a text, words without a place to cut, and nothing.
+TEST(encoding_comes_back) {
     enum { N = 100000 };
     static char text[N];
-    static int a[N], b[N];
     Rng rng = rng_make(2, 0);
     for (size_t i = 0; i < N; i++) text[i] = "aaabnd "[rng_below(&rng, 7)];
     Tokenizer t = trained(text, 20000, 300);
     CHECK(t.n_merges > 30);
-    for (int trial = 0; trial < 5; trial++) {
-        static const size_t most[5] = { N, 100, 0, N/2, N/2 };
-        size_t n = random_text(text, most[trial], &rng);
-        if (trial > 2) memset(text, trial == 3 ? 'a' : ' ', n);
-        size_t count = tokenizer_encode(&t, a, text, n);
-        CHECK(tokenizer_encode_parallel(&t, b, text, n) == count);
-        CHECK(memcmp(a, b, count * sizeof *a) == 0);
-        CHECK(comes_back(&t, text, n));
-    }
+    CHECK(comes_back(&t, text, 0) && comes_back(&t, text, random_text(text, N, &rng)));
+    memset(text, 'a', N);
+    CHECK(comes_back(&t, text, N/2));
     tokenizer_free(&t);
 }
 
@@ -217,17 +184,12 @@ TEST(tokenizer_json_is_checked) {
     static const struct { const char *tokens, *merges, *added, *expected; } cases[] = {
         { "", "", EOT("256"), NULL }, { AB, "\"a b\"", EOT("257"), NULL },
         { AB, "[\"a\", \"b\"]", EOT("257"), NULL }, { END, "", "", NULL },
-        { "", "", "", "no <|endoftext|>" }, { "", "", EOT("258"), "without gaps" },
+        { "", "", "", "no <|endoftext|>" },
         { ", \"<|endoftext|>\": 257", "", EOT("257"), "no token has id 256" },
-        { "", "", EOT("5"), "id 5 is taken" }, { "", "", "7", "expected an id and a content" },
-        { ", \"a\": 256", "", EOT("257"), "appears twice" },
+        { "", "", EOT("5"), "id 5 is taken" },
         { ", \"\xE4\xB8\xAD\": 256", "", EOT("257"), "alphabet" },
         { AB, "\"a c\"", EOT("257"), "its result is not in" },
-        { AB, "\"a bc\"", EOT("257"), "its right part is not in" },
-        { AB, "\"xa b\"", EOT("257"), "its left part is not in" },
         { AB, "\"ab\"", EOT("257"), "two tokens and a space" },
-        { AB, "\"a b\", \"a b\"", EOT("257"), "merge 2: appears twice" },
-        { AB, "[\"a\"]", EOT("257"), "expected a merge" },
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         char *text = json_with(FORM, cases[i].tokens, cases[i].merges, cases[i].added);
@@ -244,7 +206,6 @@ TEST(other_models_are_refused) {
         { BYTE_LEVEL ", \"use_regex\": false}, \"model\": {}", "regular expression" },
         { BYTE_LEVEL "}, \"normalizer\": {\"type\": \"NFC\"}, \"model\": {}", "normalizer" },
         { BYTE_LEVEL "}, \"model\": {\"end_of_word_suffix\": \"x\"}", "end_of_word_suffix" },
-        { BYTE_LEVEL "}, \"model\": {\"vocab\": 5}", "\"vocab\" must be an object" },
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         char *text = (char *)malloc(200);
@@ -269,7 +230,6 @@ TEST(ranks_are_checked) {
     static const char *const cases[][2] = {
         { "YWI= 256\nYWJj 257\n", NULL }, { "YWI= 256\r\nYWJj 257", NULL },        // ab, abc
         { "YWI= 257\n", "line 257: expected rank 256" }, { "YWI 256\n", "expected base64" },
-        { "YW*= 256\n", "expected base64" }, { "YWI=\n", "expected base64" },
         { "YQ== 256\n", "duplicate of an earlier token" },
         { "YWJj 256\n", "line 257: the token is not a merge of two earlier tokens" },
     };

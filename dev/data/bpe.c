@@ -303,24 +303,3 @@ size_t tokenizer_encode(const Tokenizer *t, int *ids, const char *text, size_t n
     }
     return count;
 }
-
-#define ENCODE_CHUNKS 64
-
-size_t tokenizer_encode_parallel(const Tokenizer *t, int *ids, const char *text, size_t n) {
-    size_t from[ENCODE_CHUNKS + 1], counts[ENCODE_CHUNKS], count = 0;
-    from[0] = 0;
-    from[ENCODE_CHUNKS] = n;
-    for (size_t k = 1; k < ENCODE_CHUNKS; k++) {
-        size_t low = n / ENCODE_CHUNKS * (k - 1), high = n / ENCODE_CHUNKS * k;
-        size_t cut = tokenizer_cut(text + low, high - low);
-        from[k] = cut ? low + cut : from[k-1];             // no cut here: the part is empty
-    }
-    #pragma omp parallel for schedule(dynamic, 1)
-    for (int k = 0; k < ENCODE_CHUNKS; k++)
-        counts[k] = tokenizer_encode(t, ids + from[k], text + from[k], from[k+1] - from[k]);
-    for (size_t k = 0; k < ENCODE_CHUNKS; k++) {
-        memmove(ids + count, ids + from[k], counts[k] * sizeof *ids);
-        count += counts[k];
-    }
-    return count;
-}

@@ -133,10 +133,6 @@ size_t merge_word(const Tokenizer *t, int *ids, const char *word, size_t n);
 // Writes the ids of text[0..n) and returns their count. ids has room for n.
 size_t tokenizer_encode(const Tokenizer *t, int *ids, const char *text, size_t n);
 
-// Same result as tokenizer_encode, with OpenMP threads. The text is cut by tokenizer_cut. Each part
-// writes its ids at the offset of its first byte; then the parts are moved together.
-size_t tokenizer_encode_parallel(const Tokenizer *t, int *ids, const char *text, size_t n);
-
 // ==== bpe_train.c ================================================================================
 // Trains a byte-pair vocabulary on a text (Sennrich et al. 2016).
 // =================================================================================================
