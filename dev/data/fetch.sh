@@ -170,17 +170,16 @@ fetch_gpt2() {
 # others come from one project.
 #
 # 100B and edu: the checksum of a shard is read from its Git LFS pointer, on the same server. It
-# finds a damaged download, but not a server that sends other shards. fineweb.sha256 has those of
-# edu that were known when this was written. Without a pointer, a shard's header, its count of
-# tokens and its size are checked, and this says so. edu has a fixed revision, 100B none: its is not
-# known here. Both were written from these projects' pages and loaders, without a network; nobody
+# finds a damaged download, but not a server that sends other shards. Without a pointer, a shard's
+# header, its count of tokens and its size are checked, and this says so. edu has a fixed revision,
+# 100B none: its is not known here. Both were written from these projects' pages and loaders; nobody
 # has run them yet.
 fetch_fineweb() {                            # fetch_fineweb N CORPUS
-    prefix=fineweb known=dev/data/fineweb.sha256
+    prefix=fineweb known=/dev/null
     case $2 in
-        10B) most=103 folder=data/fineweb
+        10B) most=103 folder=data/fineweb known=dev/data/fineweb.sha256
              from=kjj0/fineweb10B-gpt2 revision=889765ea1f903759787add96995d81171b632d0c ;;
-        100B) most=1030 folder=data/fineweb100B known=/dev/null
+        100B) most=1030 folder=data/fineweb100B
               from=kjj0/fineweb100B-gpt2 revision=main ;;
         edu) most=1001 folder=data/fineweb_edu prefix=edu_fineweb
              from=karpathy/fineweb-edu-100B-gpt2-token-shards
