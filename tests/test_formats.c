@@ -64,13 +64,8 @@ TEST(safetensors_refusals) {
         { ENTRY("F32", "[2]", "[0,8]"), 9, "1 bytes after the last tensor" },
         { ENTRY("F32", "[2]", "[0,4]"), 4, "tensor \"a\": its shape and dtype do not match its 4" },
         { ENTRY("F33", "[2]", "[0,8]"), 8, "tensor \"a\": unknown dtype \"F33\"" },
-        { ENTRY("F32", "[-2]", "[0,8]"), 8, "tensor \"a\": \"shape\" must list sizes" },
-        { ENTRY("F32", "[4294967296,4294967296]", "[0,0]"), 0, "tensor \"a\": its shape" },
         { ENTRY("F32", "[2]", "[8,0]"), 8, "tensor \"a\": \"data_offsets\" must be [begin" },
-        { ENTRY("F32", "2", "[0,8]"), 8, "tensor \"a\": byte 28: \"shape\" must be a list, not a" },
         { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, "tensor \"a\": \"data_offsets\" is" },
-        { "{\"a\":3}", 4, "tensor \"a\": \"dtype\" is missing" },
-        { "", 0, "the header: byte 0: the text ends where a value was expected" },
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         Image m = safe_make(cases[i].header, cases[i].n_data);
@@ -98,10 +93,7 @@ TEST(safetensors_refuses_foreign_files) {
     CHECK(strstr(safe_error("<!DOCTYPE html><html>404", 24, &err), "a web page (HTML)"));
     CHECK(strstr(safe_error("PK\x03\x04 and what follows", 20, &err), "PyTorch archive"));
     CHECK(strstr(safe_error("hello, what is this", 19, &err), "not a safetensors file"));
-    CHECK(strstr(safe_error("", 0, &err), "truncated: 0 bytes"));
     CHECK(strstr(safe_error("\x02\0\0\0\0\0\0\0{", 9, &err), "truncated: 9 bytes, but a header"));
-    CHECK(strstr(safe_error("\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF{}", 10, &err),
-                 "a header of 1844674"));
 }
 
 // Every half there is, against the definition.
@@ -170,9 +162,9 @@ static void llmc_put(Image *m, float x, int version) {
     m->n += version == LLMC_BF16 ? 2 : 4;
 }
 
-// Element (row, col) of a tensor of ours: small whole numbers, which bf16 holds exactly.
-static float llmc_value(int kind, int layer, size_t row, size_t col) {
-    return (float)(mix64((uint64_t)(kind + 100*layer)*1000000u + row*1000u + col) % 255) - 127.0f;
+// Element i of a tensor of ours: small whole numbers, which every type holds exactly.
+static float value_of(int kind, int layer, size_t i) {
+    return (float)(mix64((uint64_t)(kind + 100*layer)*1000000u + i) % 255) - 127.0f;
 }
 
 // What llm.c writes: kind by kind, all layers of a kind together, matrices of blocks (out, in), the
@@ -189,10 +181,10 @@ static Image llmc_make(const Config *c, int padded, int version) {
             if (in_block)
                 for (size_t out = 0; out < cols; out++)
                     for (size_t in = 0; in < rows; in++)
-                        llmc_put(&m, llmc_value(kind, layer, in, out), version);
+                        llmc_put(&m, value_of(kind, layer, in * cols + out), version);
             else
                 for (size_t i = 0; i < rows * cols; i++)
-                    llmc_put(&m, llmc_value(kind, 0, i / cols, i % cols), version);
+                    llmc_put(&m, value_of(kind, 0, i), version);
         }
         if (kind == WTE)
             for (int i = 0; i < (padded - c->V) * c->C; i++) llmc_put(&m, NAN, version);
@@ -217,7 +209,7 @@ TEST(llmc_reads_both_versions) {
             Tensor t = gpt2_tensor(&c, k);
             int layer = t.layer < 0 ? 0 : t.layer, wrong = 0;
             for (size_t j = 0; j < t.count; j++)
-                wrong += flat[t.offset + j] != llmc_value(t.kind, layer, j / t.cols, j % t.cols);
+                wrong += flat[t.offset + j] != value_of(t.kind, layer, j);
             CHECK_MSG(wrong == 0, "%s: %d of %zu", t.key, wrong, t.count);
         }
         free(flat);
@@ -244,12 +236,9 @@ TEST(llmc_refuses_bad_headers) {
     static const struct { int word; int32_t value; const char *error; } cases[] = {
         { 0, 20240325, "not a model file of llm.c (its first word must be 20240326)" },
         { 1, 1, "version 1; expected 3 (fp32) or 5 (bf16)" },
-        { 1, 5, "bytes, but its header needs" },
         { 3, -1, "word 3 of the header is -1, not a valid size" },
         { 4, 2, "truncated" }, { 2, 1, "damaged" },
-        { 4, INT32_MAX, "word 4 of the header is 2147483647, not a valid size" },
         { 5, 4, "4 heads do not divide 2 channels" },
-        { 7, 2, "a vocabulary of 3, but a padded one of 2" },
     };
     const Config c = { 1, 1, 2, 3, 2, 0 };
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -267,13 +256,7 @@ TEST(llmc_refuses_bad_headers) {
 
 static const Config SMALL = { 2, 2, 4, 5, 7, 0 };
 
-// Element i of a tensor of ours: small whole numbers, which every type holds exactly.
-static float gguf_value(const Tensor *t, size_t i) {
-    uint64_t place = (uint64_t)(t->kind + 100*(t->layer + 1))*1000000u + i;
-    return (float)(mix64(place) % 255) - 127.0f;
-}
-
-// A model whose tensors hold gguf_value, and this tokenizer; NULL: a list of empty tokens.
+// A model whose tensors hold value_of, and this tokenizer; NULL: a list of empty tokens.
 static bool gguf_write(const char *path, const Config *c, FloatType type, const Tokenizer *t,
                        Error *err) {
     GgufHeader h;
@@ -291,7 +274,7 @@ static bool gguf_write(const char *path, const Config *c, FloatType type, const 
     for (int i = 0; put && i < gpt2_n_tensors(c); i++) {
         Tensor tensor = gpt2_tensor(c, i);
         float *in = malloc(tensor.count * sizeof *in);
-        for (size_t j = 0; j < tensor.count; j++) in[j] = gguf_value(&tensor, j);
+        for (size_t j = 0; j < tensor.count; j++) in[j] = value_of(tensor.kind, tensor.layer, j);
         put = gguf_append(fd, in, &tensor, type, scratch, path, err);
         free(in);
     }
@@ -318,7 +301,7 @@ static void check_values(const GgufModel *g, const Config *c) {
         float *out = malloc(t.count * sizeof *out);
         size_t wrong = 0;
         gguf_tensor(out, g, i);
-        for (size_t j = 0; j < t.count; j++) wrong += out[j] != gguf_value(&t, j);
+        for (size_t j = 0; j < t.count; j++) wrong += out[j] != value_of(t.kind, t.layer, j);
         CHECK_MSG(wrong == 0, "%s: %zu of %zu", t.key, wrong, t.count);
         free(out);
     }
@@ -365,21 +348,16 @@ TEST(gguf_refuses_wrong_fields) {
     cases[] = {
         { "GGUF", -4, 4, 0x46554747, "not a GGUF file" },
         { "GGUF", 0, 4, 1, "version 1; expected 2 or 3" },
-        { "GGUF", 4, 8, 27, "bytes after the last tensor" },
         { "general.architecture", 12, 4, 0x6A747067, "must be \"gpt2\"; nothing else" },
-        { "block_count", 0, 4, 5, "\"gpt2.block_count\" must be a whole number (u32) from 1" },
-        { "block_count", 4, 4, 0, "from 1 to 16384" },
+        { "block_count", 4, 4, 0, "must be a whole number (u32) from 1 to 16384" },
         { "block_count", 4, 4, 1, "tensor \"blk.1.attn_norm.weight\" is not part of this GPT-2" },
         { "context_length", 4, 4, 6, "tensor \"position_embd.weight\" is (4,7), but the sizes need "
           "(4,6)" },
         { "head_count", 4, 4, 3, "3 heads do not divide 4 channels" },
         { "embedding_length", 4, 4, 8, "is 16, not 4 * 8 channels" },
         { "layer_norm_epsilon", 4, 4, epsilon_bits, "layer_norm_epsilon\" must be 1e-5" },
-        { "tokenizer.ggml.tokens", 4, 4, 9, "pair 9 of 9" },
-        { "token_embd.weight", 0, 4, 5, "tensor 1 of 28" },              // sizes
         { "token_embd.weight", 12, 8, 6, "is (4,6), but the sizes need (4,5)" },
         { "token_embd.weight", 20, 4, 2, "has ggml's type 2; expected 0 (F32), 1 (F16) or 30" },
-        { "blk.1.attn_norm.weight", -18, 1, '0', "two tensors are called \"blk.0.attn_norm" },
         { "token_embd.weight", 20, 4, 1, "position_embd.weight\" is at byte 96" },   // F16: shorter
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -396,31 +374,16 @@ TEST(gguf_refuses_wrong_fields) {
 
 // ---- what gguf.c writes, and tokenizers ----
 
-static const char merging[] =
-    "{\"pre_tokenizer\":{\"type\":\"ByteLevel\"},\"added_tokens\":["
-    "{\"id\":256,\"content\":\"<|endoftext|>\"},{\"id\":257,\"content\":\"<pad \\n>\"}],"
-    "\"model\":{\"merges\":[\"a b\",\"Ġ ab\"],\"vocab\":{\"ab\":258,\"Ġab\":259";
-
 // The bytes, end of text and another added token, and two merges.
 static void merging_tokenizer(Tokenizer *t) {
-    Tokenizer bytes;
-    Error err = { "" };
-    char *json;
-    size_t n;
-    FILE *f = open_memstream(&json, &n);
-    tokenizer_bytes(&bytes);
-    fputs(merging, f);
-    for (int id = 0; id < 256; id++) {
-        char chars[2];
-        fputc(',', f);
-        token_print(f, &bytes, id, chars);
-        fprintf(f, ":%d", id);
-    }
-    fputs("}}}", f);
-    fclose(f);
-    CHECK_MSG(tokenizer_parse(t, json, n, "", &err), "%s", err.text);
-    free(json);
-    tokenizer_free(&bytes);
+    tokenizer_init(t, 260, 300, 2);
+    tokenizer_push_bytes(t);
+    tokenizer_push_eot(t);
+    tokenizer_push(t, "<pad \n>", 7, TOKEN_ADDED);
+    tokenizer_push(t, "ab", 2, TOKEN_WHOLE);
+    tokenizer_push(t, " ab", 3, TOKEN_WHOLE);
+    tokenizer_push_merge(t, 'a', 'b', 258);
+    tokenizer_push_merge(t, ' ', 258, 259);
 }
 
 TEST(gguf_writes_what_it_reads) {
@@ -461,12 +424,9 @@ TEST(gguf_reads_tokenizers_alone_and_refuses_others) {
     const struct { const char *text; int at; size_t bytes; const char *value, *error; } cases[] = {
         { "", 0, 0, "", "" },
         { "tokenizer.ggml.model", 12, 4, "bert", "\"tokenizer.ggml.model\" must be \"gpt2\"" },
-        { "tokenizer.ggml.pre", 12, 1, "q", "\"tokenizer.ggml.pre\" must be \"gpt-2\"" },
         { "tokenizer.ggml.token_type", -1, 1, "s", "needs lists of tokens" },
-        { "tokenizer.ggml.tokens", 24, 2, "\xC7\x80", "token 0 is not in GPT-2's alphabet" },
         { "tokenizer.ggml.merges", 24, 3, "x b", "merge 1: its result is not in the vocabulary" },
         { "<|endoftext|>", -13, 1, "x", "no <|endoftext|> among the tokens" },
-        { "one type alone", 0, 0, "", "needs lists of tokens" },
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         Tokenizer t, again;
@@ -474,10 +434,6 @@ TEST(gguf_reads_tokenizers_alone_and_refuses_others) {
         Error err = { "" };
         merging_tokenizer(&t);
         gguf_begin(&h);
-        if (strcmp(cases[i].text, "one type alone") == 0) {      // the first of two pairs counts
-            gguf_put_array(&h, "tokenizer.ggml.token_type", GGUF_I32, 1);
-            gguf_put_u32(&h, GGUF_TOKEN_NORMAL);
-        }
         tokenizer_put_gguf(&h, &t, t.vocab_size + 3);
         gguf_end(&h);
         Content m = { h.t.text, h.t.n };

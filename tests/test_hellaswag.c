@@ -65,24 +65,18 @@ TEST(hellaswag_reads_lines) {
 
 #define GOOD LINE("c", "1", "2", "3", "4", "0")
 
-#define ENDED(endings) "{\"ctx\":\"c\",\"endings\":" endings ",\"label\":0}"
 #define LABELLED(label) LINE("c", "1", "2", "3", "4", label)
 
 TEST(hellaswag_refuses) {
     static const char *const cases[][2] = {
         { "\n \r\n\n", "there is no example" },
-        { " <!DOCTYPE html>\n<html>", "not JSON lines but a web page" },
         { GOOD "He sat.\n" GOOD, "line 2: byte 0: expected a value, found 'H'" },
-        { GOOD "[1]\n", "line 2: a list, not an object" },
         { "{\"endings\":[\"1\",\"2\",\"3\",\"4\"],\"label\":0}", "line 1: \"ctx\" is missing" },
-        { ENDED("\"1234\""), "\"endings\" must be a list" },
-        { ENDED("[\"1\",\"2\",\"3\"]"), "3 endings, not 4" },
-        { ENDED("[\"1\",2,\"3\",\"4\"]"), "an ending is a number, not a string" },
+        { "{\"ctx\":\"c\",\"endings\":[\"1\",\"2\",\"3\"],\"label\":0}", "3 endings, not 4" },
         { GOOD LINE("c", "1", "2", "", "4", "0"), "line 2: byte 57: an ending has no tokens" },
         { LINE("", "1", "2", "3", "4", "0"), "\"ctx\" is empty" },
         { "{\"ctx\":\"c\",\"endings\":[\"1\",\"2\",\"3\",\"4\"]}", "line 1: it has no label" },
         { LABELLED("\"\""), "it has no label" }, { LABELLED("4"), "\"label\" is 4; 0, 1, 2 or 3" },
-        { LABELLED("1.0"), "\"label\" is 1.0;" }, { LABELLED("[0]"), "\"label\" is a list;" },
     };
     Tokenizer t = byte_tokenizer();
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -93,18 +87,6 @@ TEST(hellaswag_refuses) {
                   err.text);
         CHECK(!strchr(err.text, '\n') && h.n == 0 && !h.tokens && !h.examples && !h.losses);
     }
-    tokenizer_free(&t);
-}
-
-TEST(hellaswag_errors_name_the_file) {
-    Tokenizer t = byte_tokenizer();
-    HellaSwag h;
-    Error err;
-    CHECK(!hellaswag_open(&h, "/nowhere/hellaswag.jsonl", &t, &err));
-    CHECK(strncmp(err.text, "/nowhere/hellaswag.jsonl: cannot open it", 40) == 0);
-    CHECK(!hellaswag_open(&h, "tests/test_hellaswag.c", &t, &err));
-    CHECK_MSG(strncmp(err.text, "tests/test_hellaswag.c: line 1: byte 0: ", 40) == 0, "%s",
-              err.text);
     tokenizer_free(&t);
 }
 

@@ -118,13 +118,6 @@ TEST(documents_in_their_order) {
     gives("\n\n", "");
 }
 
-// test_json has the escapes.
-TEST(bytes_of_a_document) {
-    gives("{\"text\":\"\\u00e9\\n \\ud83d\\ude00\"}", "\xC3\xA9\n \xF0\x9F\x98\x80|");
-    Read r = read_lines("{\"text\":\"a\\u0000b\"}", 19);
-    CHECK(r.good && r.n == 4 && memcmp(r.documents, "a\0b|", 4) == 0);
-}
-
 TEST(errors_name_the_line) {
     static const char *const cases[][2] = {
         { "\n\n[1]\n", "line 3: a list, not an object" },
@@ -133,17 +126,11 @@ TEST(errors_name_the_line) {
         { "[\n{\"text\":\"a\"}\n]", "line 1: byte 1: the text ends where a value was expected; "
           "jq -c '.[]' makes lines of a list" },
         { "{\"id\":1}\n", "line 1: \"text\" is missing; --key NAME takes another, such as \"id\"" },
-        { "{}\n", "line 1: \"text\" is missing" },
         { "{\"text\":\"a\"}\n\n{\"text\":null}", "line 3: byte 8: \"text\" must be a string, not "
           "null" },
-        { "{\"text\":\"a\"} {}", "line 1: byte 13: expected the end of the text, found '{'" },
-        { "{\"text\":\"ok\"}\n{\"text\":\"\\ud83d\"}", "line 2: byte 9: an unpaired surrogate" },
         { "{\"text\":\"a\"}\n{\"text\":\"b", "line 2: byte 8: a string without a closing "
           "quote" },
         { "\x1f\x8b\x08\n", "not JSON lines but a gzip file; gunzip it first" },
-        { "PAR1\x15\n", "not JSON lines but a Parquet file; export its column of texts as JSON "
-          "lines" },
-        { "<html>\n", "not JSON lines but a web page (HTML): the download failed" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) refused(cases[i][0], cases[i][1]);
 }

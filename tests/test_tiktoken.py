@@ -7,12 +7,9 @@ PREPARE names another binary than ./prepare, BATCHWISE_DATA the folder with gpt2
 tinyshakespeare.txt, STRINGS how many random strings are compared (default 100000; a million takes
 about half a minute).
 """
-import ctypes
-import glob
 import json
 import os
 import random
-import shutil
 import struct
 import subprocess
 import sys
@@ -30,7 +27,6 @@ except ImportError:
 
 PREPARE = os.environ.get("PREPARE", "./prepare")
 STRINGS = int(os.environ.get("STRINGS", "100000"))
-CC = os.environ.get("CC", "cc")
 PATTERN = (r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s")
 
 MULTILINGUAL = """\
@@ -121,54 +117,33 @@ def test_texts_equal_tiktoken():
         assert prepare("decode", "--tokenizer", vocabulary, input=words) == text.encode(), name
 
 
-SHIM = """
-#include "dev/data/data.h"
-Tokenizer *shim_open(const char *path) {
-    Error err;
-    Tokenizer *t = (Tokenizer *)alloc_or_die(sizeof *t, "a tokenizer");
-    if (!tokenizer_load(t, path, &err)) die("%s", err.text);
-    return t;
-}
-size_t shim_encode(const Tokenizer *t, int *ids, const char *text, size_t n) {
-    return tokenizer_encode(t, ids, text, n);
-}
-"""
+def shard_tokens(path):
+    with open(path, "rb") as file:
+        header = struct.unpack("<256i", file.read(1024))
+        return list(struct.unpack(f"<{header[2]}H", file.read()))
 
 
-class Library:
-    """tokenizer.h called in this process: a million strings are too many for a program each."""
-
-    def __init__(self):
-        if not shutil.which(CC):
-            raise testing.Skip("needs a C compiler")
-        source, library = os.path.join(FOLDER, "shim.c"), os.path.join(FOLDER, "shim.so")
-        with open(source, "w", encoding="utf-8") as file:
-            file.write(SHIM)
-        sources = [name for folder in ("base", "files", "data", "model")
-                 for name in glob.glob(f"dev/{folder}/*.c")]
-        subprocess.run([CC, "-std=gnu11", "-O2", "-w", "-shared", "-fPIC", "-I.", source, *sources,
-                        "-o", library, "-lm"], check=True)
-        self.shim = ctypes.CDLL(library)
-        self.shim.shim_open.restype = ctypes.c_void_p
-        self.shim.shim_encode.restype = ctypes.c_size_t
-        self.shim.shim_encode.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p,
-                                          ctypes.c_size_t]
-        self.ids = (ctypes.c_int * 100000)()
-
-    def open(self, path):
-        return self.shim.shim_open(path.encode())
-
-    def encode(self, tokenizer, text):
-        data = text.encode()
-        return self.ids[:self.shim.shim_encode(tokenizer, self.ids, data, len(data))]
+def encode_all(tokenizer, texts):
+    """The tokens of each text, as a document of JSON lines: a million are too many for a program
+    each."""
+    path, out, documents = os.path.join(FOLDER, "texts.jsonl"), os.path.join(FOLDER, "texts"), [[]]
+    with open(path, "w", encoding="utf-8") as file:
+        file.writelines(json.dumps({"text": text}) + "\n" for text in texts)
+    prepare("jsonl", path, "--out", out, "--overwrite", "--tokenizer", tokenizer,
+            "--val-fraction", "0")
+    tokens = shard_tokens(os.path.join(out, "jsonl_train_000000.bin"))
+    for token in tokens:
+        if token == tokens[-1]:
+            documents.append([])
+        else:
+            documents[-1].append(token)
+    return documents[:-1]
 
 
 def test_random_strings_equal_tiktoken():
-    theirs, library, rng = gpt2(), Library(), random.Random(1)
-    tokenizer = library.open(data_file("gpt2.tiktoken"))
-    for _ in range(STRINGS):
-        text = random_string(rng)
-        ids = library.encode(tokenizer, text)
+    theirs, rng = gpt2(), random.Random(1)
+    texts = [random_string(rng) for _ in range(STRINGS)]
+    for text, ids in zip(texts, encode_all(data_file("gpt2.tiktoken"), texts)):
         same(repr(text), ids, theirs.encode_ordinary(text))
         assert theirs.decode_bytes(ids) == text.encode(), f"{text!r}: decoding"
 
@@ -176,7 +151,7 @@ def test_random_strings_equal_tiktoken():
 def test_random_merges_equal_tokenizers():
     """Vocabularies that no training would give, tokens that cannot be reached among them."""
     _, alphabet, make = huggingface()
-    library, rng, path = Library(), random.Random(3), os.path.join(FOLDER, "random.json")
+    rng, path = random.Random(3), os.path.join(FOLDER, "random.json")
     for _ in range(50):
         vocab = {char: i for i, char in enumerate(alphabet)}
         merges, parts = [], list("abc")
@@ -190,16 +165,9 @@ def test_random_merges_equal_tokenizers():
         vocab["<|endoftext|>"] = len(vocab)
         theirs = make(vocab=vocab, merges=merges)
         theirs.save(path)
-        tokenizer = library.open(path)
-        for _ in range(200):
-            text = "".join(rng.choice("abc") for _ in range(rng.randint(1, 100)))
-            same(f"{merges}: {text}", library.encode(tokenizer, text), theirs.encode(text).ids)
-
-
-def shard_tokens(path):
-    with open(path, "rb") as file:
-        header = struct.unpack("<256i", file.read(1024))
-        return list(struct.unpack(f"<{header[2]}H", file.read()))
+        texts = ["".join(rng.choices("abc", k=rng.randint(1, 100))) for _ in range(200)]
+        for text, ids in zip(texts, encode_all(path, texts)):
+            same(f"{merges}: {text}", ids, theirs.encode(text).ids)
 
 
 def test_training_equals_tokenizers():
