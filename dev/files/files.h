@@ -493,6 +493,12 @@ typedef struct {
     bool warned;                         // about NaN or infinite weights
 } TensorFile;
 
+// The index, as gpt2_tensor counts, of the tensor that Hugging Face's or llama.cpp's files call so;
+// -1: there is none.
+typedef enum { NAMED_HUGGING_FACE, NAMED_GGUF } Naming;
+
+int tensor_find(const Config *c, const char *name, Naming naming);
+
 // ---- run_folder.c: finding a checkpoint ----
 
 typedef struct { char text[64]; } StepName;

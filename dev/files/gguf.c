@@ -219,23 +219,11 @@ static bool gguf_config(Config *c, const Gguf *g, Error *err) {
     return true;
 }
 
-// The index of the tensor of this name, as gpt2_tensor counts; gpt2_n_tensors for output.weight; -1
-// for any other name.
-static int gguf_place(const Config *c, const char *name) {
-    long layer = strncmp(name, "blk.", 4) == 0 ? strtol(name + 4, NULL, 10) : 0;
-    if (strcmp(name, "output.weight") == 0) return gpt2_n_tensors(c);
-    for (int k = 0; k < N_KINDS && layer >= 0 && layer < c->L; k++) {
-        int place = k < FIRST_IN_BLOCK ? k : k <= LAST_IN_BLOCK ? k + (int)layer*KINDS_IN_BLOCK
-                                                                : k + (c->L - 1)*KINDS_IN_BLOCK;
-        Tensor t = gpt2_tensor(c, place);
-        if (strcmp(name, gguf_name(&t).text) == 0) return place;
-    }
-    return -1;
-}
-
 // Checks what the file says of a tensor. `end` is where the one before ends; then, this one.
 static bool gguf_add(GgufModel *m, uint64_t *end, const GgufInfo *info, int alignment, Error *err) {
-    const int n = gpt2_n_tensors(&m->c), place = gguf_place(&m->c, info->name);
+    const int n = gpt2_n_tensors(&m->c);
+    const int place = strcmp(info->name, "output.weight") == 0
+                    ? n : tensor_find(&m->c, info->name, NAMED_GGUF);
     const uint64_t offset = gguf_align(*end, (uint64_t)alignment);
     uint64_t dims[GGUF_MAX_DIMS];
     if (place < 0) return fail(err, "tensor \"%s\" is not part of this GPT-2", info->name);

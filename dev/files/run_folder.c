@@ -14,17 +14,6 @@ int64_t step_of(const char *name) {
     return errno == 0 && (*end == '\0' || strcmp(end, ".1") == 0) ? step : -1;
 }
 
-// The newest checkpoint in a run's directory; "" if there is none.
-static StepName checkpoint_newest(const char *out) {
-    StepName newest = { "" };
-    DIR *dir = opendir(out);
-    for (struct dirent *e; dir && (e = readdir(dir)) != NULL; )
-        if (step_of(e->d_name) > step_of(newest.text))
-            snprintf(newest.text, sizeof newest.text, "%.60s", e->d_name);
-    if (dir) closedir(dir);
-    return newest;
-}
-
 // The target of a link of OUT, "latest" or "best", or the name that a file in its place holds; "":
 // neither.
 static StepName link_name(const char *out, const char *link) {
@@ -43,6 +32,19 @@ static StepName link_name(const char *out, const char *link) {
 }
 
 StepName latest_name(const char *out) { return link_name(out, "latest"); }
+
+// The checkpoint that OUT/latest names, if it is there; else the newest one, or "".
+static StepName current_name(const char *out) {
+    StepName current = latest_name(out);
+    if (current.text[0] && path_is_dir(path_join(out, current.text).text)) return current;
+    current.text[0] = '\0';
+    DIR *dir = opendir(out);
+    for (struct dirent *e; dir && (e = readdir(dir)) != NULL; )
+        if (step_of(e->d_name) > step_of(current.text))
+            snprintf(current.text, sizeof current.text, "%.60s", e->d_name);
+    if (dir) closedir(dir);
+    return current;
+}
 
 bool path_is_dir(const char *path) {
     struct stat info;
@@ -73,17 +75,13 @@ bool checkpoint_find(Path *found, const char *path, Error *err) {
     if (stat(where, &info) != 0)
         return fail(err, "%s: cannot open it: %s", where, strerror(errno));
     if (S_ISDIR(info.st_mode) && access(config.text, F_OK) != 0) {
-        StepName newest = checkpoint_newest(where), named = latest_name(where);
+        StepName current = current_name(where);
         bool linked = path_is_dir(latest.text);
-        if (!linked && named.text[0]) {          // a file; or a link to nothing
-            latest = path_join(where, named.text);
-            linked = path_is_dir(latest.text);
-        }
-        if (!linked && !newest.text[0])
+        if (!linked && !current.text[0])
             return weights_foreign_in(where, err)
                 && fail(err, "%s: no checkpoint: the directory has neither config.json nor latest",
                         where);
-        if (!linked) latest = path_join(where, newest.text);
+        if (!linked) latest = path_join(where, current.text);
         choice = latest.text;
     }
     char *real = realpath(choice, NULL);     // resolved now: a save may move `latest`
@@ -290,12 +288,11 @@ static bool latest_is_ours(Path *latest, const char *out, Error *err) {
 // the link, is refused. If OUT cannot be written, this fails: a save must not be the first to find
 // out.
 static bool latest_repair(const char *out, Error *err) {
-    StepName newest = checkpoint_newest(out), named = latest_name(out);
+    StepName current = current_name(out);
     Path latest, link;
     if (!latest_is_ours(&latest, out, err)) return false;
     bool works = path_is_dir(latest.text);               // a link
-    if (named.text[0] && path_is_dir(path_join(out, named.text).text)) newest = named;
-    if (!works && newest.text[0]) return link_move(out, "latest", newest.text, err);
+    if (!works && current.text[0]) return link_move(out, "latest", current.text, err);
     return link_draft(&link, out, "none", err) && path_remove(link.text, err);
 }
 
@@ -318,12 +315,7 @@ bool checkpoint_begin(const char *out, Error *err) {
 }
 
 bool checkpoint_exists(const char *out) {
-    Saved *all;
-    size_t n;
-    Error err;
-    bool listed = checkpoint_list(&all, &n, out, &err);
-    free(all);
-    return latest_name(out).text[0] != '\0' || (listed && n > 0);
+    return latest_name(out).text[0] || current_name(out).text[0];
 }
 
 bool checkpoint_clear(const char *out, Error *err) {

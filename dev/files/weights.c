@@ -71,34 +71,17 @@ static bool config_read(Config *c, const char *dir, Error *err) {
 
 // ---- matching a file's tensors with the table of gpt2.h ----
 
-// "12.rest" -> 12 and "rest"; NULL if the text does not begin with a number without extra zeros.
-static const char *name_number(int *number, const char *text) {
-    char *end;
-    if (text[0] < '0' || text[0] > '9' || (text[0] == '0' && text[1] != '.')) return NULL;
-    long value = strtol(text, &end, 10);
-    *number = (int)value;
-    return *end == '.' && value <= 1 << 20 ? end + 1 : NULL;
-}
-
-// "h.3.ln_1.weight" -> LN1_GAIN of layer 3; -1 if the table has no such name.
-static int tensor_kind_of(int *layer, const char *name) {
-    *layer = 0;
-    bool in_block = strncmp(name, "h.", 2) == 0;
-    if (in_block && !(name = name_number(layer, name + 2))) return -1;
-    for (int kind = 0; kind < N_KINDS; kind++) {
-        const char *key = tensor_kind(kind)->key;
-        bool blocks = strncmp(key, "h.%d.", 5) == 0;
-        if (blocks == in_block && strcmp(name, blocks ? key + 5 : key) == 0) return kind;
+int tensor_find(const Config *c, const char *name, Naming naming) {
+    char key[80];
+    long layer = strtol(name + strcspn(name, "0123456789"), NULL, 10);
+    for (int k = 0; k < N_KINDS && layer < c->L; k++) {
+        const TensorKind *kind = tensor_kind(k);
+        snprintf(key, sizeof key, naming == NAMED_GGUF ? kind->gguf : kind->key, (int)layer);
+        if (strcmp(name, key) == 0)
+            return k < FIRST_IN_BLOCK ? k : k <= LAST_IN_BLOCK ? k + (int)layer*KINDS_IN_BLOCK
+                                                               : k + (c->L - 1)*KINDS_IN_BLOCK;
     }
     return -1;
-}
-
-// The tensor's index in the flat buffer, so that gpt2_tensor(c, index) describes it; -1: unknown.
-static int tensor_place(const Config *c, const char *name) {
-    int layer, kind = tensor_kind_of(&layer, name);
-    if (kind < FIRST_IN_BLOCK) return kind;
-    if (kind > LAST_IN_BLOCK) return kind + (c->L - 1) * KINDS_IN_BLOCK;
-    return layer < c->L ? kind + layer * KINDS_IN_BLOCK : -1;
 }
 
 typedef struct { char text[100]; } PlainName;
@@ -124,9 +107,11 @@ static PlainName plain_name(const char *name) {
 
 // The series of a tensor name's prefix, or -1. *plain receives the name without that prefix.
 static int series_of_name(PlainName *plain, const char *name) {
-    int worker = -1, what = N_KEPT;
+    int worker = -1, what = N_KEPT, n = 0;
     bool of_worker = strncmp(name, "worker", 6) == 0;
-    if (of_worker && (!(name = name_number(&worker, name + 6)) || worker >= MAX_WORKERS)) return -1;
+    if (of_worker && (sscanf(name, "worker%d.%n", &worker, &n) < 1 || n == 0 || worker < 0
+                      || worker >= MAX_WORKERS)) return -1;
+    name += n;
     do what--; while (strncmp(name, kept_prefixes[what], strlen(kept_prefixes[what])) != 0);
     if (of_worker && what != KEPT_EXP_AVG && what != KEPT_EXP_AVG_SQ) return -1;
     name += strlen(kept_prefixes[what]);         // the weights' prefix is ""
@@ -166,7 +151,8 @@ static bool tensor_check(const SafeTensor *t, const Tensor *wanted, bool linear,
 static int64_t tensor_file_place(const TensorFile *f, const char *name) {
     PlainName plain;
     int series = series_of_name(&plain, name);
-    int place = series < f->first || series >= f->end ? -1 : tensor_place(&f->config, plain.text);
+    int place = series < f->first || series >= f->end
+              ? -1 : tensor_find(&f->config, plain.text, NAMED_HUGGING_FACE);
     return place < 0 ? -1 : (int64_t)(series - f->first) * gpt2_n_tensors(&f->config) + place;
 }
 
