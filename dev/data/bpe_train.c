@@ -72,6 +72,8 @@ typedef struct {
 
 typedef struct {
     const WordCounts *counts;
+    int byte[256];                 // the bytes in the order of the alphabet. Here a token is its
+                                   // age: a byte's place in that order, or a merged token's id
     int *tokens;                   // word w is tokens[words[w].start] ..., length[w] of them
     size_t *length;
     TrainPair *pairs;
@@ -131,22 +133,9 @@ static void trainer_subtract(Trainer *tr, int left, int right, size_t w) {
     trainer_pair(tr, left, right)->count -= tr->counts->words[w].count;
 }
 
-// A token's place in the order of age: bytes in the order of the alphabet, then merged tokens.
-static uint64_t token_age(int id) {
-    if (id >= 256) return (uint64_t)id;
-    if (!byte_is_visible(id)) return (uint64_t)(byte_to_char(id) - HIDDEN_BYTES);
-    return (uint64_t)(id - (id <= 126 ? 33 : id <= 172 ? 67 : 68));
-}
-
-static int token_of_age(uint64_t age) {
-    if (age >= 256) return (int)age;
-    if (age >= 256 - HIDDEN_BYTES) return char_to_byte((int)age + HIDDEN_BYTES);
-    return (int)age + (age < 94 ? 33 : age < 106 ? 67 : 68);
-}
-
 static void trainer_push(Trainer *tr, const TrainPair *p) {
     if (p->count > 0)
-        heap_push(&tr->heap, -p->count, token_age(p->left) << 32 | token_age(p->right));
+        heap_push(&tr->heap, -p->count, (uint64_t)p->left << 32 | (uint64_t)p->right);
 }
 
 static void trainer_init(Trainer *tr, const WordCounts *counts) {
@@ -155,7 +144,14 @@ static void trainer_init(Trainer *tr, const WordCounts *counts) {
     tr->tokens = (int *)alloc_or_die(counts->text_n * sizeof *tr->tokens, "the words of a text");
     tr->length = (size_t *)alloc_or_die(counts->n * sizeof *tr->length, "the words of a text");
     trainer_rehash(tr);
-    for (size_t i = 0; i < counts->text_n; i++) tr->tokens[i] = (unsigned char)counts->text[i];
+    int age[256], n = 0;
+    for (int hidden = 0; hidden < 2; hidden++)             // visible bytes come first
+        for (int b = 0; b < 256; b++) {
+            if (byte_is_visible(b) == hidden) continue;
+            age[b] = n;
+            tr->byte[n++] = b;
+        }
+    for (size_t i = 0; i < counts->text_n; i++) tr->tokens[i] = age[(unsigned char)counts->text[i]];
     for (size_t w = 0; w < counts->n; w++) {
         const int *word = tr->tokens + counts->words[w].start;
         tr->length[w] = counts->words[w].length;
@@ -178,8 +174,8 @@ static void trainer_free(Trainer *tr) {
 static bool trainer_best(Trainer *tr, int *left, int *right) {
     while (tr->heap.n > 0) {
         HeapEntry best = heap_pop(&tr->heap);
-        *left = token_of_age(best.item >> 32);
-        *right = token_of_age(best.item & 0xFFFFFFFFu);
+        *left = (int)(best.item >> 32);
+        *right = (int)(best.item & 0xFFFFFFFFu);
         TrainPair *p = trainer_pair(tr, *left, *right);
         if (p->count == -best.key) return p->count > 1;
         trainer_push(tr, p);
@@ -237,7 +233,7 @@ static void tokenizer_join(Tokenizer *t, int left, int right) {
 void tokenizer_train(Tokenizer *t, const WordCounts *counts, int vocab_size,
                      void (*show)(void *arg, double tokens), void *arg) {
     Trainer tr;
-    Merge m;
+    Merge m;                                               // of ages
     size_t room = (size_t)vocab_size - 257, n = 0, bytes = 256 + strlen(END_OF_TEXT);
     Merge *merges = (Merge *)alloc_or_die(room * sizeof *merges, "the merges");
     size_t *length = (size_t *)alloc_or_die((room + 256) * sizeof *length, "the vocabulary");
@@ -247,6 +243,8 @@ void tokenizer_train(Tokenizer *t, const WordCounts *counts, int vocab_size,
         m.result = (int)n + 256;
         trainer_merge(&tr, m.left, m.right, m.result);
         bytes += length[m.result] = length[m.left] + length[m.right];
+        if (m.left < 256) m.left = tr.byte[m.left];
+        if (m.right < 256) m.right = tr.byte[m.right];
         merges[n] = m;
         if (show) show(arg, (double)(n + 257));
     }

@@ -1,4 +1,6 @@
-// Letters, numbers and white space of Unicode 16.0.0. make_unicode.py writes the table.
+// Letters, numbers and white space of Unicode 16.0.0, the version in tiktoken's regular
+// expressions. The table is made with Python's unicodedata2 16.0.0: letters and numbers are the
+// categories L and N, white space is the category Z, U+0009 ... U+000D and U+0085.
 //
 // The table lists runs of code points of one class. An entry is 4 * the run's first code point +
 // its class. A run ends before the next run begins; the last one ends at U+10FFFF.
