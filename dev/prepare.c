@@ -458,20 +458,15 @@ static void command_jsonl(int argc, char **argv) {
 
 // ============================== prepare encode, prepare decode ==============================
 
-typedef struct {
-    Given given;
-    const char *tokenizer;
-} CodeOptions;
-
 static const Option code_table[] = {
-    { "tokenizer", "byte|FILE", OPT_TEXT, offsetof(CodeOptions, tokenizer), "byte", 1, 0, NULL,
+    { "tokenizer", "byte|FILE", OPT_TEXT, offsetof(TextOptions, tokenizer), "byte", 1, 0, NULL,
       "tokens", TOKENIZER_HELP, NULL },
     { "help", NULL, OPT_HELP, 0, NULL, 0, 0, NULL, "help", "print this text", NULL },
 };
 
 // Parses the flags and opens the tokenizer. False after --help.
 static bool code_begin(Tokenizer *t, int argc, char **argv, const char *usage) {
-    CodeOptions o;
+    TextOptions o;
     if (!flags_take(&o, ROWS_OF(code_table), argc, argv, NULL, usage)) return false;
     tokenizer_open(t, o.tokenizer, END_OF_TEXT, 0);
     return true;
