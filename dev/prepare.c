@@ -213,12 +213,6 @@ static Encoder *encoder_begin(Output *out, const Tokenizer *t, Progress progress
     return e;
 }
 
-static void encoder_free(Encoder *e) {
-    free(e->ids);
-    free(e->copy);
-    free(e);
-}
-
 static bool encoder_write(Encoder *e, Error *err) {
     size_t at = 0;
     e->ids = (int *)grow_or_die(e->ids, &e->room, e->bytes, sizeof *e->ids, "tokens");
@@ -261,11 +255,15 @@ static bool encoder_add_piece(Encoder *e, const Piece *p, Error *err) {
     return true;
 }
 
-static bool encoder_end(Encoder *e, Output *out, Error *err) {
+// Writes what remains. Refuses documents too few to be split.
+static bool encoder_end(Encoder *e, double fraction, Output *out, Error *err) {
     bool good = encoder_write(e, err) && split_end_shard(&e->train, err)
              && split_end_shard(&e->val, err) && output_tokenizer(out, e->tokenizer, err);
     progress_end(&e->progress);
-    return good;
+    if (!good || (e->train.tokens > 0 && (e->val.tokens > 0 || fraction == 0.0))) return good;
+    return fail(err, "%" PRIu64 " documents are too few for a training and a validation part; "
+                "use more of them or a larger --val-fraction",
+                e->train.documents + e->val.documents);
 }
 
 // Prints both splits, and how to train without the second.
@@ -282,6 +280,16 @@ static void encoder_report(const Encoder *e, const TextOptions *o, double start)
                "--val FILE\n", o->out);
     printf("%s written in %.1f s, documents: %" PRIu64 "\n", o->out, seconds_now() - start,
            e->train.documents + e->val.documents);
+}
+
+static void encoder_finish(Encoder *e, const TextOptions *o, Output *out, double start) {
+    Error err;
+    if (!encoder_end(e, o->val_fraction, out, &err) || !output_commit(out, &err))
+        die("%s", err.text);
+    encoder_report(e, o, start);
+    free(e->ids);
+    free(e->copy);
+    free(e);
 }
 
 // Opens "byte" or a file, for shards if `most` is not 0. Only prepare text takes bpe:N.
@@ -348,9 +356,7 @@ static void text_run(const TextOptions *o, char **paths, int n) {
     Encoder *e = encoder_begin(&out, &t, progress_begin("encoding", corpus.bytes));
     for (size_t i = 0; i < corpus.n; i++)
         if (!encoder_add_piece(e, &corpus.pieces[i], &err)) die("%s", err.text);
-    if (!encoder_end(e, &out, &err) || !output_commit(&out, &err)) die("%s", err.text);
-    encoder_report(e, o, start);
-    encoder_free(e);
+    encoder_finish(e, o, &out, start);
     texts_close(&corpus);
     tokenizer_free(&t);
 }
@@ -418,14 +424,6 @@ static bool jsonl_read(Encoder *e, Jsonl *j, const char *path, double fraction, 
     return good;
 }
 
-static bool jsonl_end(Encoder *e, Output *out, double fraction, Error *err) {
-    if (!encoder_end(e, out, err)) return false;
-    if (e->train.documents > 0 && (e->val.documents > 0 || fraction == 0.0)) return true;
-    return fail(err, "%" PRIu64 " documents are too few for a training and a validation part; "
-                "use more of them or a larger --val-fraction",
-                e->train.documents + e->val.documents);
-}
-
 static void jsonl_run(const TextOptions *o, char **paths, int n) {
     Error err;
     Output out;
@@ -438,10 +436,7 @@ static void jsonl_run(const TextOptions *o, char **paths, int n) {
     for (int i = 0; i < n; i++)
         if (!jsonl_read(e, &j, paths[i], o->val_fraction, &err)) die("%s", err.text);
     if (j.bad > 0) warn("%" PRIu64 " lines were left out; the first: %s", j.bad, j.first_bad.text);
-    if (!jsonl_end(e, &out, o->val_fraction, &err) || !output_commit(&out, &err))
-        die("%s", err.text);
-    encoder_report(e, o, start);
-    encoder_free(e);
+    encoder_finish(e, o, &out, start);
     jsonl_free(&j);
     tokenizer_free(&t);
 }

@@ -6,13 +6,10 @@
 $prepare tales --out "$dir/tales" --tokens 20000 > /dev/null
 small="--layers 1 --heads 2 --channels 16 --micro-batch 2 --eval-tokens 64"
 $train --data "$dir/tales" $small --seq-len 32 --steps 20 --lr 1e-2 --out "$dir/run" > /dev/null
-$train --data "$dir/tales" $small --seq-len 256 --steps 1 --out "$dir/long" > /dev/null
 
 good "$train" --init "$dir/run" --export "$dir/run.gguf"
 has "$dir/stdout" "exported to $dir/run.gguf"
 has "$dir/stdout" "keep prompt and text together within 32 tokens"
-good "$train" --init "$dir/long" --export "$dir/long.gguf"
-grep -q "^note" "$dir/stdout" && note "a note on 256 positions: $(cat "$dir/stdout")"
 good "$train" --resume --out "$dir/run" --export "$dir/resumed.gguf"
 cmp -s "$dir/run.gguf" "$dir/resumed.gguf" || note "another file from --out"
 good "$train" --init "$dir/run.gguf" --export "$dir/again.gguf"
@@ -31,10 +28,6 @@ cp "$dir/stdout" "$dir/text-run"
 good "$train" --init "$dir/run.gguf" $write
 cmp -s "$dir/stdout" "$dir/text-run" || note "a GGUF writes '$(cat "$dir/stdout")'"
 [ "$(wc -c < "$dir/text-run")" -gt 10 ] || note "no text: $(cat "$dir/text-run")"
-good "$train" --data "$dir/tales" --init "$dir/run.gguf" --micro-batch 2 --eval-tokens 64 \
-    --steps 2 --out "$dir/onwards"
-good "$train" --init "$dir/onwards" --generate "Once" --max-new 5
-good "$train" --resume --out "$dir/onwards" --steps 3
 good "$prepare" text dev/base/rng.h --out "$dir/text" --tokenizer "$dir/run.gguf"
 cmp -s "$dir/text/tokenizer.json" "$dir/tales/tokenizer.json" || note "another tokenizer"
 end export_reads_back

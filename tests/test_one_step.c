@@ -93,21 +93,6 @@ static Known known_truth(const Lab *x) {
 
 static bool within(double a, double b, double share) { return fabs(a / b - 1.0) <= share; }
 
-TEST(hessian_vector_product) {
-    static Lab x;
-    plant(&x);
-    for (int k = 0; k < 20; k++) {
-        double wanted = 0.0;
-        for (int i = 0; i < N; i++) x.noise[i] = sinf(k + i), x.whole[i] = cosf(2*k + 3*i);
-        precondition(&x, x.d_noise, x.noise);
-        for (int i = 0; i < N; i++)
-            for (int j = 0; j < N; j++) wanted += x.whole[i] * hessian[i][j] * x.d_noise[j];
-        double found = curvature(&x, x.whole, x.d_noise, x.noise, 0.01);
-        CHECK_MSG(fabs(found - wanted) < 1e-3 * fabs(wanted) + 1e-4, "%g, not %g", found, wanted);
-        for (int i = 0; i < N; i++) CHECK(x.m.params.masters[i] == x.w[i]);
-    }
-}
-
 TEST(prediction_without_a_fit) {
     static Lab x;
     plant(&x);

@@ -46,8 +46,6 @@ check "the same seed, one thread" cmp "$train" "$dir/again/tales_train_000000.bi
 check "the same seed, one thread" cmp "$floor" "$dir/again/tales_val_000000.floor"
 check more "$prepare" tales --out "$dir/again" --tokens 40000 --seed 7 --overwrite
 check "validation does not depend on --tokens" cmp "$val" "$dir/again/tales_val_000000.bin"
-check "another seed" "$prepare" tales --out "$dir/again" --tokens 30000 --seed 8 --overwrite
-cmp -s "$train" "$dir/again/tales_train_000000.bin" && note "another seed, the same bytes"
 cmp -s <(text_of "$train" | head -c 2000) <(text_of "$val" | head -c 2000) &&
     note "training and validation tales are the same"
 end tales_are_their_seed
@@ -118,9 +116,7 @@ end text_cuts_between_characters
 
 { printf '{"text": "one\\n\\u00e9", "id": 1}\n\n{"text":""}\n'
   printf '{"score": [0.5], "text":"two \\ud83d\\ude00"}\r\n{"text":"three"}'; } > "$dir/docs.jsonl"
-gzip -c "$dir/docs.jsonl" > "$dir/docs.jsonl.gz"
-gunzip -c "$dir/docs.jsonl.gz" |
-    check "a pipe" "$prepare" jsonl - --out "$dir/jsonl" --val-fraction 0.4
+cat "$dir/docs.jsonl" | check "a pipe" "$prepare" jsonl - --out "$dir/jsonl" --val-fraction 0.4
 end='<|endoftext|>'
 same train "$(text_of "$dir/jsonl/jsonl_train_000000.bin")" \
     "$(printf 'one\n\303\251%stwo \360\237\230\200%s' "$end" "$end")"

@@ -7,27 +7,24 @@
 
 // ---- texts ----
 
-// The documents of a text, each in brackets.
-typedef struct { const char *text; char found[400]; } Found;
-
-static void found_add(void *corpus, size_t from, size_t to) {
-    Found *f = (Found *)corpus;
-    size_t at = strlen(f->found);
-    snprintf(f->found + at, sizeof f->found - at, "[%.*s]", (int)(to - from), f->text + from);
-}
-
-static Scan look_through(Found *f, const char *text, size_t n, const char *separator) {
-    Scan s = { .separator = separator, .found = found_add, .corpus = f };
-    f->text = text;
-    f->found[0] = '\0';
-    scan_text(&s, "x.txt", text, n);
+static Scan look_through(Texts *c, Text *text, const char *separator) {
+    Scan s = { .separator = separator };
+    memset(c, 0, sizeof *c);
+    c->text = text;
+    scan_text(&s, c);
     return s;
 }
 
-static void splits(const char *text, const char *separator, const char *documents) {
-    Found f;
-    look_through(&f, text, strlen(text), separator);
-    CHECK_MSG(strcmp(f.found, documents) == 0, "'%s' gives %s", text, f.found);
+// The documents of a text, each in brackets.
+static void splits(const char *bytes, const char *separator, const char *documents) {
+    char found[400] = "";
+    Text text = { .path = "x.txt", .bytes = bytes, .n = strlen(bytes) };
+    Texts c;
+    look_through(&c, &text, separator);
+    for (const Piece *p = c.pieces; p < c.pieces + c.n; p++)
+        sprintf(found + strlen(found), "[%.*s]", (int)p->n, bytes + p->from);
+    CHECK_MSG(strcmp(found, documents) == 0, "'%s' gives %s", bytes, found);
+    free(c.pieces);
 }
 
 TEST(documents_between_separators) {
@@ -54,11 +51,13 @@ TEST(odd_bytes) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (size_t before = 0; before < 8; before++)
             for (size_t after = 0; after < 5; after += 4) {
-                char text[32] = "aaaaaaaabbbb";
-                Found f;
-                memcpy(text + before, cases[i].bytes, cases[i].n);
-                memcpy(text + before + cases[i].n, "zzzz", after);
-                Scan s = look_through(&f, text, before + cases[i].n + after, NULL);
+                char bytes[32] = "aaaaaaaabbbb";
+                Text text = { .path = "x.txt", .bytes = bytes, .n = before + cases[i].n + after };
+                Texts c;
+                memcpy(bytes + before, cases[i].bytes, cases[i].n);
+                memcpy(bytes + before + cases[i].n, "zzzz", after);
+                Scan s = look_through(&c, &text, NULL);
+                free(c.pieces);
                 CHECK_MSG(s.nul.count == cases[i].nul && s.invalid.count == cases[i].invalid,
                           "case %zu at %zu: %d NUL, %d not UTF-8", i, before, (int)s.nul.count,
                           (int)s.invalid.count);

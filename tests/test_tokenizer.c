@@ -188,7 +188,7 @@ TEST(tokenizer_json_is_checked) {
         { ", \"<|endoftext|>\": 257", "", EOT("257"), "no token has id 256" },
         { "", "", EOT("5"), "id 5 is taken" },
         { ", \"\xE4\xB8\xAD\": 256", "", EOT("257"), "alphabet" },
-        { AB, "\"a c\"", EOT("257"), "its result is not in" },
+        { AB, "\"a c\"", EOT("257"), "its parts or its result are not in" },
         { AB, "\"ab\"", EOT("257"), "two tokens and a space" },
     };
     for (size_t i = 0; i < COUNT(cases); i++) {

@@ -54,11 +54,9 @@ static bool text_open(Text *text, const char *path, const Output *out, Error *er
 // How many bytes are odd, in all texts, and where the first is.
 typedef struct { uint64_t count; size_t first; const char *path; } Odd;
 
-// A look through texts, which calls found(corpus, from, to) for each document.
+// A look through texts.
 typedef struct {
     const char *separator;             // NULL: none
-    void (*found)(void *corpus, size_t from, size_t to);
-    void *corpus;
     uint64_t separators, inside;       // lines; inside: that hold it and more
     Odd nul, invalid;                  // invalid: not UTF-8
     double bytes;                      // of the texts so far
@@ -88,7 +86,17 @@ static bool line_holds(const char *line, size_t n, const char *word, size_t leng
     return false;
 }
 
-static void scan_text(Scan *s, const char *path, const char *text, size_t n) {
+static void texts_add(Texts *c, size_t from, size_t to) {
+    c->pieces = (Piece *)grow_or_die(c->pieces, &c->capacity, c->n + 1, sizeof *c->pieces,
+                                     "a list of documents");
+    Piece piece = { c->text, from, to - from, false, false };
+    c->pieces[c->n++] = piece;
+}
+
+// Looks through c->text.
+static void scan_text(Scan *s, Texts *c) {
+    const char *path = c->text->path, *text = c->text->bytes;
+    const size_t n = c->text->n;
     const char *word = s->separator;
     const size_t word_n = word ? strlen(word) : 0;
     size_t from = n >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
@@ -100,7 +108,7 @@ static void scan_text(Scan *s, const char *path, const char *text, size_t n) {
         scan_odd(s, path, line, length, at);
         if (length == word_n + 1 && line[word_n] == '\r') length = word_n;
         if (word && length == word_n && memcmp(line, word, word_n) == 0) {
-            if (!blank) s->found(s->corpus, from, at);
+            if (!blank) texts_add(c, from, at);
             s->separators++;
             from = next;
             blank = separated = true;
@@ -110,7 +118,7 @@ static void scan_text(Scan *s, const char *path, const char *text, size_t n) {
         }
         if (at >> 20 != next >> 20) progress_show(&s->progress, s->bytes + (double)next);
     }
-    if (from < n && (!blank || !separated)) s->found(s->corpus, from, n);
+    if (from < n && (!blank || !separated)) texts_add(c, from, n);
     s->bytes += (double)n;
 }
 
@@ -118,14 +126,6 @@ static void scan_text(Scan *s, const char *path, const char *text, size_t n) {
 
 // Fewer documents than these are not held out whole: too little, or too much, would be in one.
 enum { WHOLE_DOCUMENTS = 20 };
-
-static void texts_add(void *corpus, size_t from, size_t to) {
-    Texts *c = (Texts *)corpus;
-    c->pieces = (Piece *)grow_or_die(c->pieces, &c->capacity, c->n + 1, sizeof *c->pieces,
-                                     "a list of documents");
-    Piece piece = { c->text, from, to - from, false, false };
-    c->pieces[c->n++] = piece;
-}
 
 // Warns of bytes that no text in UTF-8 has: once, of the first kind that there is.
 static void odd_warn(const Scan *s) {
@@ -143,13 +143,8 @@ static void texts_scan(Texts *c, const char *separator) {
     Scan s;
     memset(&s, 0, sizeof s);
     s.separator = separator;
-    s.found = texts_add;
-    s.corpus = c;
     s.progress = progress_begin("looking for documents", c->bytes);
-    for (int i = 0; i < c->n_texts; i++) {
-        c->text = &c->texts[i];
-        scan_text(&s, c->text->path, c->text->bytes, c->text->n);
-    }
+    for (c->text = c->texts; c->text < c->texts + c->n_texts; c->text++) scan_text(&s, c);
     progress_end(&s.progress);
     odd_warn(&s);
     if (s.separators > 0)

@@ -326,17 +326,14 @@ static bool vocab_read_merge(const VocabReader *l, Tokenizer *t, const char *lef
                              const char *right, size_t n_right, Error *err) {
     int number = t->n_merges + 1;
     size_t a = bytes_from_chars(l->scratch, left, n_left);
-    if (a == SIZE_MAX) return fail(err, "merge %d: not in GPT-2's alphabet of bytes", number);
-    size_t b = bytes_from_chars(l->scratch + a, right, n_right);
+    size_t b = a == SIZE_MAX ? a : bytes_from_chars(l->scratch + a, right, n_right);
     if (b == SIZE_MAX) return fail(err, "merge %d: not in GPT-2's alphabet of bytes", number);
     int left_id = tokenizer_find(t, l->scratch, a), right_id = tokenizer_find(t, l->scratch + a, b);
     int result = tokenizer_find(t, l->scratch, a + b);
     if (left_id < 0 || right_id < 0 || result < 0)
-        return fail(err, "merge %d: %s is not in the vocabulary", number,
-                    left_id < 0 ? "its left part" : right_id < 0 ? "its right part" : "its result");
-    if (!tokenizer_push_merge(t, left_id, right_id, result))
-        return fail(err, "merge %d: appears twice", number);
-    return true;
+        return fail(err, "merge %d: its parts or its result are not in the vocabulary", number);
+    return tokenizer_push_merge(t, left_id, right_id, result)
+        || fail(err, "merge %d: appears twice", number);
 }
 
 // "left right"
