@@ -217,21 +217,6 @@ TEST(llmc_reads_both_versions) {
     }
 }
 
-TEST(llmc_refuses_every_cut) {
-    const Config c = { 1, 1, 2, 3, 2, 0 };
-    Image m = llmc_make(&c, 4, LLMC_BF16);
-    for (size_t cut = 0; cut < m.n + 2; cut++) {
-        if (cut == m.n) continue;
-        unsigned char *copy = calloc(1, cut + 1);        // one more than there should be, too
-        memcpy(copy, m.bytes, cut < m.n ? cut : m.n);
-        Config read;
-        Error err = { "" };
-        CHECK_MSG(!llmc_config(&read, copy, cut, &err) && err.text[0], "cut at %zu", cut);
-        free(copy);
-    }
-    free(m.bytes);
-}
-
 TEST(llmc_refuses_bad_headers) {
     static const struct { int word; int32_t value; const char *error; } cases[] = {
         { 0, 20240325, "not a model file of llm.c (its first word must be 20240326)" },

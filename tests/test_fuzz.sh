@@ -55,9 +55,8 @@ make_seeds() {
     }
     learn adamw &&
         learn sgd --optimizer sgd --average-tokens 4 --batch-tokens 4 --noise-scale &&
-        learn adaptive --batch-schedule adaptive:0.5,4,8 --lr-schedule constant &&
         learn workers --outer-every 1 || return
-    for name in adamw sgd adaptive workers; do
+    for name in adamw sgd workers; do
         seed "json/$name" < "$work/$name/latest/state.json"
     done
     cp "$run"/*.safetensors "$work/sgd/latest/average.safetensors" \

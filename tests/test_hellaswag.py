@@ -5,7 +5,6 @@ A small model is trained, with bytes and with byte pairs for tokens; then the tr
 dev/reference/hellaswag.py read the same checkpoint and the same examples, whole and cut short.
 TRAIN and PREPARE name other binaries.
 """
-import json
 import os
 import sys
 import tempfile
@@ -65,16 +64,6 @@ def ours(data, out, T, micro_batch):
     return precision, [int(n) for n in score], answers
 
 
-def logged(data, out, T, micro_batch, folder):
-    """The numbers of the trainer's own event."""
-    log = os.path.join(folder, "log.jsonl")
-    run(TRAIN, "--data", data, "--init", out, "--steps", 0, "--seq-len", T, "--micro-batch",
-        micro_batch, "--hellaswag", FIXTURE, "--log", log, "--overwrite", "--eval-tokens", 1)
-    with open(log) as f:
-        events = [json.loads(line) for line in f]
-    return next(e for e in events if e["event"] == "hellaswag")
-
-
 def gap(losses):
     """How far the best ending is from the next."""
     low, second, *_ = sorted(losses)
@@ -100,9 +89,6 @@ def compare(data, out, folder, T, micro_batch):
     assert unclear <= (1 if precision == "fp32" else 6), f"{unclear} answers are a toss-up"
     right = [sum(a[key] == a["label"] for a in answers) for key in ("answer", "answer_norm")]
     assert score == [12, *right], (score, right)
-    event = logged(data, out, T, micro_batch, folder)
-    assert event["examples"] == 12 and event["step"] == 0, event
-    assert abs(12 * event["acc"] - right[0]) + abs(12 * event["acc_norm"] - right[1]) < 1e-6, event
     return theirs
 
 

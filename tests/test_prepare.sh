@@ -280,8 +280,7 @@ check file "$prepare" text "$dir/words.txt" --out "$dir/from_file" --tokenizer b
 cat "$dir/words.txt" > "$dir/pipe" &
 check "a named pipe" "$prepare" text "$dir/pipe" --out "$dir/from_pipe" --tokenizer bpe:270
 wait
-"$prepare" text - --out "$dir/from_stdin" --tokenizer bpe:270 < "$dir/words.txt" > /dev/null
-for from in pipe stdin; do check "from $from" diff -r "$dir/from_file" "$dir/from_$from"; done
+check "from a pipe" diff -r "$dir/from_file" "$dir/from_pipe"
 end text_from_pipes
 
 { cat "$dir/words.txt"; printf '\337 sch\366n'; } > "$dir/odd"        # test_texts has NULs, too

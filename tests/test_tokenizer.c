@@ -233,21 +233,18 @@ TEST(ranks_are_checked) {
         { "YQ== 256\n", "duplicate of an earlier token" },
         { "YWJj 256\n", "line 257: the token is not a merge of two earlier tokens" },
     };
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        char *text = ranks_with(cases[i][0]);
-        check_parsed(text, strlen(text), cases[i][1]);
-    }
-}
-
-TEST(foreign_files_are_named) {
-    static const char *const cases[][2] = {
+    static const char *const foreign[][2] = {
         { "IQ== 0\n", "no token for the byte 0x00" }, { "\n <html>", "web page (HTML)" },
         { "#version: 0.2\nh e\n", "name the vocab.json" }, { "{", "byte 1" },
         { "{\"a\": 0}", "needs merges.txt beside it; /nowhere/merges.txt" },
         { "\x1F\x8B\x08", "gunzip" }, { "garbage\n", "line 1: expected base64" },
     };
-    for (size_t i = 0; i < COUNT(cases); i++)
-        check_parsed(strdup(cases[i][0]), strlen(cases[i][0]), cases[i][1]);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char *text = ranks_with(cases[i][0]);
+        check_parsed(text, strlen(text), cases[i][1]);
+    }
+    for (size_t i = 0; i < COUNT(foreign); i++)
+        check_parsed(strdup(foreign[i][0]), strlen(foreign[i][0]), foreign[i][1]);
 }
 
 // A directory, a file, and vocab.json with and without merges.txt.

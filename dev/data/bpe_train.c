@@ -1,10 +1,5 @@
 // Trains a byte-pair vocabulary on a text (Sennrich et al. 2016).
 //
-//     WordCounts counts = {0};
-//     word_counts_add(&counts, text, n);              any number of times
-//     tokenizer_train(&t, &counts, 4096, NULL, NULL); 257 or more
-//     word_counts_free(&counts);
-//
 // Each step makes a token of the adjacent pair that occurs most often in the words of the text. A
 // tie goes to the pair whose left token is older, then to the one whose right token is older. Bytes
 // are ordered by their characters in the alphabet of bpe.c, as in Hugging Face's BpeTrainer.

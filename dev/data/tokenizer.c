@@ -299,6 +299,16 @@ static bool vocab_gather(VocabReader *l, const JsonNode *vocab, const JsonNode *
     return true;
 }
 
+// Adds a token that is written in the alphabet.
+static bool token_push(Tokenizer *t, char *scratch, const char *text, size_t n, Error *err) {
+    size_t bytes = bytes_from_chars(scratch, text, n);
+    if (bytes == SIZE_MAX || bytes == 0)
+        return fail(err, "token %d, \"%s\", is not in GPT-2's alphabet of bytes", t->vocab_size,
+                    brief(text, n).text);
+    return tokenizer_push(t, scratch, bytes, TOKEN_WHOLE)
+        || fail(err, "token %d, \"%s\", appears twice", t->vocab_size, brief(text, n).text);
+}
+
 static bool vocab_push(const VocabReader *l, Tokenizer *t, Error *err) {
     for (size_t id = 0; id < l->n; id++) {
         const JsonNode *text = l->by_id[id];
@@ -310,13 +320,7 @@ static bool vocab_push(const VocabReader *l, Tokenizer *t, Error *err) {
             tokenizer_push(t, name, end || other ? strlen(name) : text->length, TOKEN_ADDED);
             continue;
         }
-        size_t bytes = bytes_from_chars(l->scratch, text->text, text->length);
-        if (bytes == SIZE_MAX || bytes == 0)
-            return fail(err, "byte %zu: the token \"%s\" is not in GPT-2's alphabet of bytes",
-                        text->at, json_show(text).text);
-        if (!tokenizer_push(t, l->scratch, bytes, TOKEN_WHOLE))
-            return fail(err, "byte %zu: the token \"%s\" appears twice", text->at,
-                        json_show(text).text);
+        if (!token_push(t, l->scratch, text->text, text->length, err)) return false;
     }
     return true;
 }
@@ -447,11 +451,7 @@ static bool gguf_read_tokens(VocabReader *l, Tokenizer *t, GgufValue tokens, siz
             tokenizer_push(t, text.bytes, text.n, TOKEN_ADDED);
             continue;
         }
-        size_t bytes = bytes_from_chars(l->scratch, text.bytes, text.n);
-        if (bytes == SIZE_MAX || bytes == 0)
-            return fail(err, "token %zu is not in GPT-2's alphabet of bytes", id);
-        if (!tokenizer_push(t, l->scratch, bytes, TOKEN_WHOLE))
-            return fail(err, "token %zu appears twice", id);
+        if (!token_push(t, l->scratch, text.bytes, text.n, err)) return false;
     }
     return tokenizer_check(t, err);
 }
@@ -520,7 +520,6 @@ static bool tokenizer_parse_kind(Tokenizer *t, const char *text, size_t n, const
     if (gguf_is((const unsigned char *)text, n))
         return tokenizer_parse_gguf(t, (const unsigned char *)text, n, err);
     if (kind) return fail(err, "not a vocabulary but %s", kind);
-    if (n > 1 << 28) return fail(err, "%zu bytes: too large for a vocabulary", n);
     if (i < n && text[i] == '{') return tokenizer_parse_json(t, text, n, path, err);
     if (n >= 8 && memcmp(text, "#version", 8) == 0)
         return fail(err, "a file of merges; name the vocab.json beside it");

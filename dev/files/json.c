@@ -284,8 +284,6 @@ void json_free(Json *j) {
 static bool json_whole_text(JsonReader *r) {
     if (json_peek(r) == '<')
         return json_fail(r, r->at, "this is a web page (HTML), not JSON: the download failed");
-    if (r->n >= 3 && memcmp(r->s, "\xEF\xBB\xBF", 3) == 0)
-        return json_fail(r, 0, "a byte order mark; JSON must not begin with one");
     if (!json_value(r, 0)) return false;
     return json_peek(r) < 0 || json_expected(r, "the end of the text");
 }

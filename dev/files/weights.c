@@ -49,12 +49,8 @@ static bool config_from_json(Config *c, const JsonNode *root, Error *err) {
         || !json_get_int(&C, root, "n_embd", 1, 1 << 20, err)
         || !json_get_int(&V, root, "vocab_size", 1, 1 << 24, err)
         || !json_get_int(&P, root, positions, 1, 1 << 24, err)) return false;
-    c->L = (int)L;
-    c->NH = (int)NH;
-    c->C = (int)C;
-    c->V = (int)V;
-    c->P = (int)P;
-    c->cut = 0;
+    const Config sizes = { (int)L, (int)NH, (int)C, (int)V, (int)P, 0 };
+    *c = sizes;
     if (C % NH != 0)
         return fail(err, "%d heads (n_head) do not divide %d channels (n_embd)", c->NH, c->C);
     return config_check_variant(root, c, err);
