@@ -324,9 +324,9 @@ if build small -DSHARD_TOKENS=5000 2> /dev/null &&
         check "blocks change nothing" cmp "$dir/blocks.ids" "$dir/small.ids"
     done
     for kind in blocks small; do            # documents that no block holds, and many that one holds
-        for i in $(seq 300); do printf '{"text": "%0*d %d"}\n' $((i * i % 331)) 7 $i; done |
-            "$dir/$kind" jsonl - --out "$dir/docs.d" --overwrite --val-fraction 0 \
-                --tokenizer "$dir/bpe" > /dev/null
+        check "documents" "$dir/$kind" jsonl - --out "$dir/docs.d" --overwrite --val-fraction 0 \
+            --tokenizer "$dir/bpe" < <(for i in $(seq 300); do
+                printf '{"text": "%0*d %d"}\n' $((i * i % 331)) 7 $i; done)
         for s in "$dir/docs.d/"*.bin; do tokens "$s"; done > "$dir/$kind.ids"
     done
     check "blocks change no document" cmp "$dir/blocks.ids" "$dir/small.ids"
