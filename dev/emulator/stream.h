@@ -75,12 +75,10 @@ inline Order order(void) {
     fail("EMULATOR_STREAMS=%s: expected late, random or random:SEED", text);
 }
 
-// The stream that a handle names, or null.
+// The stream that a handle names.
 inline cudaStream_t stream_of(cudaStream_t handle) {
-    if (!handle) return &default_stream;
-    for (cudaStream_t s = default_stream.next; s; s = s->next)
-        if (s == handle) return s->destroyed ? nullptr : s;
-    return nullptr;
+    if (handle && handle->destroyed) fail("a stream is used after cudaStreamDestroy");
+    return handle ? handle : &default_stream;
 }
 
 inline bool passed(Moment m) { return !m.stream || m.stream->done >= m.count; }

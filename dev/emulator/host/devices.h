@@ -10,6 +10,7 @@
 // Every function returns CUDA's error for a call that CUDA refuses. The last error other than
 // cudaSuccess stays until cudaGetLastError returns it.
 #pragma once
+#include <map>
 #include "../stream.h"
 
 // ---- errors, with CUDA's numbers ----
@@ -25,8 +26,6 @@
     ERROR(cudaErrorInvalidDevice, 101, "invalid device ordinal") \
     ERROR(cudaErrorNoKernelImageForDevice, 209, "no kernel image is available for the device") \
     ERROR(cudaErrorUnsupportedPtxVersion, 222, "the PTX was compiled by a newer toolchain") \
-    ERROR(cudaErrorInvalidResourceHandle, 400, "invalid resource handle") \
-    ERROR(cudaErrorIllegalState, 401, "the operation cannot be performed in the present state") \
     ERROR(cudaErrorNotReady, 600, "device not ready") \
     ERROR(cudaErrorNotSupported, 801, "operation not supported") \
     ERROR(cudaErrorStreamCaptureUnsupported, 900, \
@@ -49,17 +48,15 @@ inline const char *cudaGetErrorString(cudaError_t e) {
 
 namespace emulator {
 
-struct Allocation { char *data; size_t bytes; Allocation *next; };
-
-struct Attribute { const void *kernel; int dynamic_bytes; Attribute *next; };
+typedef std::map<char *, size_t> Memory;                     // allocations: where, how many bytes
 
 struct Device {
     cudaError_t last_error;
-    Allocation *allocations, *pinned;  // device memory; pinned host memory
-    Attribute *attributes;             // kernels with more dynamic shared memory
+    Memory allocations, pinned;        // device memory; pinned host memory
+    std::map<const void *, size_t> dynamic_bytes;            // of kernels that may have more
     int current;                       // set by cudaSetDevice
 };
-inline Device device;
+inline Device &device = *new Device(); // never freed: what it holds is not either
 
 inline long long setting(const char *name, long long otherwise) {
     const char *text = getenv(name);

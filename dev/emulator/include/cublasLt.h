@@ -439,7 +439,7 @@ inline cublasStatus_t cublasLtMatmul(
         size_t, cudaStream_t stream) {
     cudaStream_t s = emulator::stream_of(stream);
     const emulator::Algorithm *how = emulator::algorithm_of(algorithm);
-    if (!handle || !alpha || !beta || !A || !B || !D || !s || !how)
+    if (!handle || !alpha || !beta || !A || !B || !D || !how)
         return CUBLAS_STATUS_INVALID_VALUE;
     cublasStatus_t status = emulator::check_matmul(d, layoutA, layoutB, layoutC, layoutD);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
