@@ -70,6 +70,9 @@ struct Instruction {
     uintptr_t address;
     CountKind kind;
     int part;                          // of a struct that takes several accesses
+    bool operator==(const Instruction &b) const {
+        return address == b.address && kind == b.kind && part == b.part;
+    }
     bool operator<(const Instruction &b) const {
         return address != b.address ? address < b.address
              : kind != b.kind ? kind < b.kind : part < b.part;
@@ -94,7 +97,6 @@ const std::vector<CountedKernel> &counted(void);
 // variables, which may lie in no array; and, with p null, where a thread arrives at a barrier.
 typedef void (*CountWatch)(CountKind kind, const void *p, size_t bytes);
 extern CountWatch count_watch;
-extern bool count_paused;              // launches are neither counted nor watched: faster
 
 // The emulator's own work on global and shared memory, in place of hardware.
 #define EMULATOR_UNCOUNTED __attribute__((no_sanitize_thread))
@@ -139,8 +141,6 @@ typedef uint16_t __attribute__((may_alias)) Word16;
 inline Word128 opaque(Word128 x) { asm("" : "+x"(x)); return x; }
 #elif defined(__aarch64__)
 inline Word128 opaque(Word128 x) { asm("" : "+w"(x)); return x; }
-#else
-inline Word128 opaque(Word128 x) { asm("" : "+m"(x)); return x; }
 #endif
 inline Word64 opaque(Word64 x) { asm("" : "+r"(x)); return x; }
 inline Word32 opaque(Word32 x) { asm("" : "+r"(x)); return x; }
