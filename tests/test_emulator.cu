@@ -86,11 +86,11 @@ __global__ void barriers_kernel(int *wrong) {
     mistakes(wrong, x[t] != sum);
 }
 
-// All ways to declare shared memory that CUDA has.
+// All ways to declare shared memory that the rewriter knows.
 template <int N> __global__ void declarations_kernel(int *wrong) {
     __shared__ float tile[N][N + 1], row[N];
     __shared__ __align__(16) float4 quad;
-    alignas(16) __shared__ int number,
+    __shared__ int number,
         numbers[2];                              // over two lines
     extern __shared__ __align__(16) float dynamic_part[];
     int t = (int)threadIdx.x, u = N - 1 - t;
@@ -103,24 +103,13 @@ template <int N> __global__ void declarations_kernel(int *wrong) {
     mistakes(wrong, (sum != 6.0f * (float)u + 4) + (number + numbers[0] + numbers[1] != 18));
 }
 
-// What the programming guide says: segments of `width` lanes; who would read past its segment, or
-// with xor past the segments before it, keeps its own.
-__device__ int shuffle_source(int kind, int lane, int by, int width) {
-    int begin = lane / width * width, end = begin + width;
-    int source = kind == 0 ? begin + by % width : kind == 1 ? lane ^ by : lane + by;
-    return source >= end ? lane : source;
-}
-
+// With down, who would read past the warp keeps its own.
 __global__ void shuffles_kernel(int *wrong) {
-    int t = (int)threadIdx.x, got[3], n = 0;
-    for (int width = 2; width <= 32; width *= 2)
-        for (int by = 0; by < 32; by++) {
-            got[0] = __shfl_sync(0xFFFFFFFFu, t, by, width);
-            got[1] = __shfl_xor_sync(0xFFFFFFFFu, t, by, width);
-            got[2] = __shfl_down_sync(0xFFFFFFFFu, t, (unsigned)by, width);
-            for (int kind = 0; kind < 3; kind++)
-                n += got[kind] != t / 32 * 32 + shuffle_source(kind, t % 32, by, width);
-        }
+    int t = (int)threadIdx.x, lane = t % 32, warp = t - lane, n = 0;
+    for (int by = 0; by < 32; by++)
+        n += (__shfl_sync(0xFFFFFFFFu, t, by) != warp + by)
+           + (__shfl_xor_sync(0xFFFFFFFFu, t, by) != warp + (lane ^ by))
+           + (__shfl_down_sync(0xFFFFFFFFu, t, (unsigned)by) != (lane + by < 32 ? t + by : t));
     mistakes(wrong, n);
 }
 
@@ -158,7 +147,7 @@ __device__ int b_row(int lane, int i) { return lane%4*2 + i%2 + (i >= 2 ? 8 : 0)
 // .trans turns, and once by columns. Each register is compared with the formulas, since a swap on
 // both sides would cancel.
 __global__ void tensor_cores_kernel(int *wrong) {
-    __shared__ alignas(16) real A[16][24], B[16][8], Bt[8][24];      // 24: with gaps, too
+    __shared__ __align__(16) real A[16][24], B[16][8], Bt[8][24];      // 24: with gaps, too
     int lane = (int)threadIdx.x, n = 0;
     for (int i = lane; i < 256; i += 32) A[i/16][i%16] = a_at(i/16, i%16);
     for (int i = lane; i < 128; i += 32) B[i/8][i%8] = Bt[i%8][i/8] = b_at(i/8, i%8);
@@ -189,7 +178,7 @@ __device__ int source[32][4];
 // Two groups of copies, of which one may be under way while the other is read; the second has zeros
 // in place of every other row. No copy arrives before it is waited for.
 __global__ void copies_kernel(int *wrong) {
-    __shared__ alignas(16) int first[32][4], second[32][4], third[32][2];
+    __shared__ __align__(16) int first[32][4], second[32][4], third[32][2];
     int t = (int)threadIdx.x, n = 0;
     for (int i = 0; i < 4; i++) source[t][i] = 100 + t*4 + i;
     copy_async<16>(first[t], source[t], true);
@@ -674,11 +663,11 @@ __global__ void much_shared_kernel(int) {
     a[threadIdx.x] = b[threadIdx.x] = 0;
 }
 __global__ void crooked_row_kernel(int) {
-    __shared__ alignas(16) real x[512];
+    __shared__ __align__(16) real x[512];
     load_matrices<true>(&x[threadIdx.x*8 + (threadIdx.x == 9)]);
 }
 __global__ void not_shared_kernel(int) {
-    __shared__ alignas(16) real x[248];
+    __shared__ __align__(16) real x[248];
     load_matrices<false>(x + threadIdx.x*8);
 }
 __global__ void no_memory_kernel(int one) { *(volatile int *)(size_t)(16*one) = 1; }
