@@ -33,7 +33,7 @@ breaks() {
     says "^FAIL $1:"
 }
 breaks copy 'SECTOR = 32' 'SECTOR = 64'
-breaks float4_copy 'lanes \* r.bytes' 'lanes * 4'
+breaks copy 'lanes \* r.bytes' 'lanes * 4'
 breaks packs_in_shared_memory '(128 / bytes)' '(256 / bytes)'
 breaks strided 'sectors++;' 'sectors += s % 4 == 0;'
 breaks misaligned 'ideal += (bytes' 'ideal += sectors + 0 * (bytes'
