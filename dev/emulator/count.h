@@ -135,7 +135,6 @@ namespace emulator {
 typedef float Word128 __attribute__((vector_size(16), may_alias));
 typedef uint64_t __attribute__((may_alias)) Word64;
 typedef uint32_t __attribute__((may_alias)) Word32;
-typedef uint16_t __attribute__((may_alias)) Word16;
 
 #if defined(__x86_64__)
 inline Word128 opaque(Word128 x) { asm("" : "+x"(x)); return x; }
@@ -144,17 +143,12 @@ inline Word128 opaque(Word128 x) { asm("" : "+w"(x)); return x; }
 #endif
 inline Word64 opaque(Word64 x) { asm("" : "+r"(x)); return x; }
 inline Word32 opaque(Word32 x) { asm("" : "+r"(x)); return x; }
-inline Word16 opaque(Word16 x) { asm("" : "+r"(x)); return x; }
-
-template <class Word> inline void copy_words(void *to, const void *from, size_t n) {
-    for (size_t i = 0; i < n; i++) ((Word *)to)[i] = opaque(((const Word *)from)[i]);
-}
 
 template <size_t BYTES> inline void copy_whole(void *to, const void *from) {
-    if constexpr (BYTES % 16 == 0) copy_words<Word128>(to, from, BYTES / 16);
-    else if constexpr (BYTES == 8) copy_words<Word64>(to, from, 1);
-    else if constexpr (BYTES == 4) copy_words<Word32>(to, from, 1);
-    else copy_words<Word16>(to, from, BYTES / 2);
+    static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "what one instruction moves");
+    if constexpr (BYTES == 16) *(Word128 *)to = opaque(*(const Word128 *)from);
+    else if constexpr (BYTES == 8) *(Word64 *)to = opaque(*(const Word64 *)from);
+    else *(Word32 *)to = opaque(*(const Word32 *)from);
 }
 
 }  // namespace emulator

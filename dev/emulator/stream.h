@@ -173,15 +173,11 @@ inline Moment enqueue(cudaStream_t s, Work work, std::vector<Moment> after = {})
         s->capture->works.push_back(std::move(work));
         return { nullptr, 0 };                   // never: there is nothing to wait for
     }
-    if (order() == AT_ONCE) {
-        wait_for_all();                          // queued before EMULATOR_STREAMS was unset
-        work();
-        return { s, 0 };
-    }
     add_implicit_waits(s, &after);
     s->queue.push_back({ std::move(work), std::move(after) });
     s->queued++;
     Moment end = end_of(s);
+    if (order() == AT_ONCE) wait_for(end);
     if (order() == RANDOM && draw() % 4 == 0)
         for (uint64_t n = 1ull << draw() % 6; n > 0; n--) run_any();
     return end;

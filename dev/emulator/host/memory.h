@@ -100,17 +100,15 @@ inline bool is_pageable(const void *p) {
 // pageable source is staged before the call returns; a pageable destination is complete when it
 // returns.
 inline void copy(void *to, const void *from, size_t bytes, cudaStream_t s) {
-    bool stage = order() != AT_ONCE && is_pageable(from);
-    if (stage && is_pageable(to)) {
-        wait_for(end_of(s));
-        memmove(to, from, bytes);
-    } else if (stage) {
-        std::vector<char> staged((const char *)from, (const char *)from + bytes);
-        enqueue(s, [to, staged] { memcpy(to, staged.data(), staged.size()); });
+    const char *begin = (const char *)from;
+    Moment end;
+    if (is_pageable(from)) {
+        std::vector<char> staged(begin, begin + bytes);
+        end = enqueue(s, [to, staged] { memcpy(to, staged.data(), staged.size()); });
     } else {
-        Moment end = enqueue(s, [=] { memmove(to, from, bytes); });
-        if (is_pageable(to)) wait_for(end);
+        end = enqueue(s, [=] { memmove(to, from, bytes); });
     }
+    if (is_pageable(to)) wait_for(end);
 }
 
 }  // namespace emulator

@@ -13,6 +13,7 @@
 //   EMULATOR_EPILOGUES=refuses     the heuristic calls them invalid
 //   EMULATOR_EPILOGUES=fail:bias   only those with this one: bias, gelu or dgelu
 #pragma once
+#include <string>
 #include "cuda_runtime.h"
 #include "cuda_bf16.h"
 
@@ -348,8 +349,7 @@ struct Product {
     const Algorithm *algorithm;
 };
 
-#ifdef EMULATOR_COUNT
-// Its FLOP, and the bytes that it cannot do without.
+// Counts its FLOP, and the bytes that it cannot do without.
 inline void product_count(const Product &p) {
     uint64_t m = p.layoutD.rows, n = p.layoutD.cols;
     uint64_t K = p.d.transA != CUBLAS_OP_N ? p.layoutA.rows : p.layoutA.cols;
@@ -364,9 +364,6 @@ inline void product_count(const Product &p) {
                      + std::to_string(K);
     count_work(name.c_str(), read, written, 2.0 * (double)(m*n) * (double)K);
 }
-#else
-inline void product_count(const Product &) { }
-#endif
 
 inline void product_run(const Product &p) {
     int64_t m = (int64_t)p.layoutD.rows, n = (int64_t)p.layoutD.cols;
