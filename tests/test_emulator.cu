@@ -134,9 +134,9 @@ __device__ uint32_t pair_of(float low, float high) {
     return bits;
 }
 
-// Matrices of small integers, whose sums are exact.
-__device__ float a_at(int i, int k) { return (float)((i*7 + k*5) % 16 - 8); }
-__device__ float b_at(int k, int j) { return (float)((k*3 + j*11) % 16 - 8); }
+// Matrices of small integers, whose sums are exact. Rows and columns that are 8 apart differ.
+__device__ float a_at(int i, int k) { return (float)((i*7 + k*5) % 17 - 8); }
+__device__ float b_at(int k, int j) { return (float)((k*3 + j*11) % 17 - 8); }
 
 // The manual's formulas: element i of lane's fragment is A[row][col]; likewise B and C.
 __device__ int a_row(int lane, int i) { return lane/4 + (i % 4 >= 2 ? 8 : 0); }

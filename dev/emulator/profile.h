@@ -192,21 +192,10 @@ inline void show_legend(const std::vector<ProfileRow> &rows) {
         }
 }
 
-// cuBLASLt's products, in one row.
-inline bool is_product(const CountedKernel &k) { return k.name.compare(0, 8, "cuBLASLt") == 0; }
-
 inline void profile_show(const std::vector<CountedKernel> &all, const char *gpu) {
     const ProfileGpu *g = profile_gpu(gpu);
     std::vector<ProfileRow> rows;
-    CountedKernel products = { "cuBLASLt", nullptr, 0, 0, 0, 0, 0, 0.0, {} };
-    for (const CountedKernel &k : named(all)) {
-        if (!is_product(k)) { rows.push_back(row_of(k, g)); continue; }
-        products.launches += k.launches;
-        products.read += k.read;
-        products.written += k.written;
-        products.flops += k.flops;
-    }
-    if (products.launches > 0) rows.push_back(row_of(products, g));
+    for (const CountedKernel &k : named(all)) rows.push_back(row_of(k, g));
     std::sort(rows.begin(), rows.end(), [](const ProfileRow &a, const ProfileRow &b) {
         return a.seconds[a.longest] > b.seconds[b.longest];
     });

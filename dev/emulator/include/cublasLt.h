@@ -13,7 +13,6 @@
 //   EMULATOR_EPILOGUES=refuses     the heuristic calls them invalid
 //   EMULATOR_EPILOGUES=fail:bias   only those with this one: bias, gelu or dgelu
 #pragma once
-#include <string>
 #include "cuda_runtime.h"
 #include "cuda_bf16.h"
 
@@ -360,9 +359,7 @@ inline void product_count(const Product &p) {
     if (p.beta != 0.0f) read += out;                         // C
     if (e & 64) read += out;                                 // DGELU reads aux,
     else if (e & 128) written += out;                        // GELU_AUX writes it
-    std::string name = "cuBLASLt " + std::to_string(n) + "x" + std::to_string(m) + "x"
-                     + std::to_string(K);
-    count_work(name.c_str(), read, written, 2.0 * (double)(m*n) * (double)K);
+    count_work("cuBLASLt", read, written, 2.0 * (double)(m*n) * (double)K);
 }
 
 inline void product_run(const Product &p) {
