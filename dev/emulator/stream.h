@@ -30,12 +30,6 @@ struct Operation {
     std::vector<Moment> after;         // moments of other streams to wait for
 };
 
-// A stream's operations between cudaStreamBeginCapture and cudaStreamEndCapture: recorded, not run.
-struct Capture {
-    std::vector<Work> works;
-    bool invalid;                      // a call was refused: all that follow are
-};
-
 }  // namespace emulator
 
 // A stream is never freed: events may refer to it until the program ends.
@@ -44,7 +38,8 @@ struct emulator_stream {
     uint64_t queued, done;             // operations so far
     unsigned flags;
     bool destroyed;
-    emulator::Capture *capture;        // null: operations are queued
+    bool captures;                     // operations are recorded, not queued:
+    std::vector<emulator::Work> captured;
     emulator_stream *next;
 };
 
@@ -169,8 +164,8 @@ inline void add_implicit_waits(cudaStream_t s, std::vector<Moment> *after) {
 // Queues an operation behind those of the stream and behind `after`. `work` must own what it uses:
 // it may run after the caller has returned. Returns the moment at which the operation is done.
 inline Moment enqueue(cudaStream_t s, Work work, std::vector<Moment> after = {}) {
-    if (s->capture) {
-        s->capture->works.push_back(std::move(work));
+    if (s->captures) {
+        s->captured.push_back(std::move(work));
         return { nullptr, 0 };                   // never: there is nothing to wait for
     }
     add_implicit_waits(s, &after);

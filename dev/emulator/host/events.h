@@ -27,9 +27,9 @@ inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     cudaStream_t s = emulator::stream_of(stream);
-    cudaError_t e = emulator::refuse_wait(s);
-    if (e == cudaSuccess) emulator::wait_for_stream(s);
-    return emulator::result(e);
+    emulator::may_wait(s);
+    emulator::wait_for_stream(s);
+    return emulator::result(cudaSuccess);
 }
 
 // An event is the moment of a stream at which it was last recorded. It is not freed before the
@@ -56,33 +56,33 @@ inline cudaError_t cudaEventDestroy(cudaEvent_t) { return emulator::result(cudaS
 
 inline cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t stream = nullptr) {
     cudaStream_t s = emulator::stream_of(stream);
-    cudaError_t refused = emulator::refuse_operation(s);
-    e->captured = s->capture;
-    if (refused == cudaSuccess && !e->captured)
-        e->moment = emulator::enqueue(s, [e] { e->seconds = emulator::now(); });
-    return emulator::result(refused);
+    emulator::may_run(s);
+    e->captured = s->captures;
+    if (!e->captured) e->moment = emulator::enqueue(s, [e] { e->seconds = emulator::now(); });
+    return emulator::result(cudaSuccess);
 }
-// Waits for the moment that the event has now; recording it again does not change the wait. An
-// event of a capture would make s join it: captures of several streams are not emulated.
+// Waits for the moment that the event has now; recording it again does not change the wait. A
+// stream that captures cannot wait for what is outside; captures of several streams, which wait for
+// each other, are not emulated.
 inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t e, unsigned = 0) {
     cudaStream_t s = emulator::stream_of(stream);
-    cudaError_t refused = emulator::refuse_operation(s);
-    if (refused == cudaSuccess && !s->capture && e->captured) refused = cudaErrorNotSupported;
-    if (refused == cudaSuccess && s->capture && !e->captured && e->moment.stream)
-        refused = emulator::refuse_wait(s);
-    if (refused == cudaSuccess && !s->capture) emulator::enqueue(s, [] { }, { e->moment });
-    return emulator::result(refused);
+    emulator::may_run(s);
+    if (s->captures != e->captured && (e->captured || e->moment.stream))
+        emulator::fail("cudaStreamWaitEvent: one of stream and event is part of a capture");
+    if (!s->captures) emulator::enqueue(s, [] { }, { e->moment });
+    return emulator::result(cudaSuccess);
 }
 
 inline cudaError_t cudaEventSynchronize(cudaEvent_t e) {
-    cudaError_t refused = e->captured ? cudaErrorCapturedEvent : emulator::refuse_wait();
-    if (refused == cudaSuccess) emulator::wait_for(e->moment);
-    return emulator::result(refused);
+    if (e->captured) return emulator::result(cudaErrorCapturedEvent);
+    emulator::may_wait();
+    emulator::wait_for(e->moment);
+    return emulator::result(cudaSuccess);
 }
 inline cudaError_t cudaEventQuery(cudaEvent_t e) {
-    cudaError_t refused = e->captured ? cudaErrorCapturedEvent : emulator::refuse_wait();
-    if (refused == cudaSuccess && !emulator::ask_for(e->moment)) refused = cudaErrorNotReady;
-    return emulator::result(refused);
+    if (e->captured) return emulator::result(cudaErrorCapturedEvent);
+    emulator::may_wait();
+    return emulator::result(emulator::ask_for(e->moment) ? cudaSuccess : cudaErrorNotReady);
 }
 inline cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to) {
     if (from->captured || to->captured) return emulator::result(cudaErrorCapturedEvent);
@@ -98,8 +98,7 @@ inline cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t
 // ---- graphs ----
 
 // A stream that captures records its operations (stream.h), and a launch of the graph queues them
-// all, in the same order. What a capture of one stream forbids is refused as CUDA refuses it
-// (devices.h), so that a program that captures wrongly fails here too.
+// all, in the same order. What a capture of one stream forbids ends the program (devices.h).
 
 typedef struct emulator_graph { std::vector<emulator::Work> works; } *cudaGraph_t, *cudaGraphExec_t;
 typedef struct emulator_node *cudaGraphNode_t;
@@ -108,18 +107,17 @@ enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
 
 inline cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
     cudaStream_t s = emulator::stream_of(stream);
-    if (s == &emulator::default_stream || s->capture)
+    if (s == &emulator::default_stream || s->captures)
         return emulator::result(cudaErrorStreamCaptureUnsupported);
-    s->capture = new emulator::Capture();
+    s->captures = true;
     return emulator::result(cudaSuccess);
 }
 
 inline cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
-    emulator::Capture *c = emulator::stream_of(stream)->capture;
-    stream->capture = nullptr;
-    *graph = c->invalid ? nullptr : new emulator_graph{ std::move(c->works) };
-    delete c;
-    return emulator::result(*graph ? cudaSuccess : cudaErrorStreamCaptureInvalidated);
+    *graph = new emulator_graph();
+    (*graph)->works.swap(stream->captured);
+    stream->captures = false;
+    return emulator::result(cudaSuccess);
 }
 
 // The number of operations; the nodes themselves are not emulated.
@@ -136,10 +134,9 @@ inline cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGrap
 
 inline cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
     cudaStream_t s = emulator::stream_of(stream);
-    cudaError_t e = emulator::refuse_operation(s);
-    for (size_t i = 0; e == cudaSuccess && i < exec->works.size(); i++)
-        emulator::enqueue(s, exec->works[i]);
-    return emulator::result(e);
+    emulator::may_run(s);
+    for (const emulator::Work &work : exec->works) emulator::enqueue(s, work);
+    return emulator::result(cudaSuccess);
 }
 
 inline cudaError_t cudaGraphDestroy(cudaGraph_t graph) {

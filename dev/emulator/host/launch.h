@@ -55,8 +55,8 @@ inline auto launch(const char *name, void (*kernel)(Parameters...), dim3 grid, d
         const void *address = (const void *)kernel;
         cudaStream_t s = stream_of(stream);
         cudaError_t e = check_launch(grid, block, shared, address);
-        if (e == cudaSuccess) e = refuse_operation(s);
         if (result(e) != cudaSuccess) return;
+        may_run(s);
         enqueue(s, [=] {
             auto thread = [&] { kernel(arguments...); };
             Grid g = { name, grid, block, shared,

@@ -20,8 +20,8 @@ inline bool on_device(const void *p, size_t bytes) { return holds(device.allocat
 
 inline cudaError_t allocate(Memory *allocations, void **p, size_t bytes) {
     *p = nullptr;
-    cudaError_t refused = refuse_wait();
-    if (bytes == 0 || refused != cudaSuccess) return result(refused);
+    may_wait();
+    if (bytes == 0) return result(cudaSuccess);
     if (posix_memalign(p, 256, bytes)) return result(cudaErrorMemoryAllocation);
     (*allocations)[(char *)*p] = bytes;
     memset(*p, 0xFF, bytes);
@@ -31,8 +31,7 @@ inline cudaError_t allocate(Memory *allocations, void **p, size_t bytes) {
 // Waits for the device: queued operations may still use the memory.
 inline cudaError_t release(Memory *allocations, void *p) {
     if (!p) return result(cudaSuccess);
-    cudaError_t refused = refuse_wait();
-    if (refused != cudaSuccess) return result(refused);
+    may_wait();
     if (!allocations->count((char *)p)) return result(cudaErrorInvalidValue);
     wait_for_all();
     allocations->erase((char *)p);
@@ -117,10 +116,9 @@ inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes,
                                           cudaMemcpyKind kind, cudaStream_t stream = nullptr) {
     cudaStream_t s = emulator::stream_of(stream);
     if (bytes == 0) return emulator::result(cudaSuccess);
-    cudaError_t e = emulator::refuse_operation(s);
-    bool pageable = emulator::is_pageable(to) || emulator::is_pageable(from);
-    if (e == cudaSuccess && s->capture && pageable) e = emulator::refuse_wait(s);  // it may wait
-    if (e == cudaSuccess) e = emulator::check_copy(to, from, bytes, kind);
+    emulator::may_run(s);
+    if (emulator::is_pageable(to) || emulator::is_pageable(from)) emulator::may_wait(s);
+    cudaError_t e = emulator::check_copy(to, from, bytes, kind);
     if (e == cudaSuccess) emulator::copy(to, from, bytes, s);
     return emulator::result(e);
 }
@@ -129,8 +127,6 @@ inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes,
 // from pinned memory. A copy within the device returns at once.
 inline cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes,
                                      cudaMemcpyKind kind) {
-    cudaError_t refused = emulator::refuse_wait();
-    if (refused != cudaSuccess) return emulator::result(refused);
     bool within = emulator::on_device(to, 0) && emulator::on_device(from, 0);
     bool pageable = emulator::is_pageable(from);
     if (pageable) emulator::wait_for_stream(&emulator::default_stream);
@@ -143,13 +139,13 @@ inline cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes,
                                           cudaStream_t stream = nullptr) {
     cudaStream_t s = emulator::stream_of(stream);
     if (bytes && !emulator::on_device(p, bytes)) return emulator::result(cudaErrorInvalidValue);
-    cudaError_t refused = emulator::refuse_operation(s);
-    if (bytes && refused == cudaSuccess)
+    emulator::may_run(s);
+    if (bytes)
         emulator::enqueue(s, [=] {
             memset(p, value, bytes);
             emulator::count_work("cudaMemset", 0, bytes, 0.0);
         });
-    return emulator::result(refused);
+    return emulator::result(cudaSuccess);
 }
 inline cudaError_t cudaMemset(void *p, int value, size_t bytes) {
     return cudaMemsetAsync(p, value, bytes);
