@@ -19,6 +19,15 @@ build() {
             "$1.cpp" -o "$1" -lm > "$dir/said" 2>&1
 }
 
+# builds NAME PROGRAM FILE.cu COMPILER FLAGS...: or the test of this name is skipped, or fails.
+builds() {
+    build "${@:2}" && return
+    grep -qE 'cannot find|omp.h|unable to find|unsupported option' "$dir/said" ||
+        note "$(grep -m 1 -E 'error|warning' "$dir/said")"
+    skip "$1" "needs what '${*:4}' links with"
+    return 1
+}
+
 # ---- the rewriter ----
 
 # Comments and literals stay as they are, and every line where it was. An included .cu is rewritten
@@ -91,18 +100,14 @@ fault() {
     said "memory.cu:$(grep -n "// $1" "$dir/memory.cu" | cut -d: -f1)" "$*"
     said "emulator: kernel stray, block (1,0,0), thread (5,0,0): the fault above" "$*"
 }
-if build "$dir/memory" "$dir/memory.cu" "$cxx" -g -O1 -fsanitize=address; then
+name=memory_faults_are_named_by_line_and_thread
+if builds $name "$dir/memory" "$dir/memory.cu" "$cxx" -g -O1 -fsanitize=address; then
     for case in "global 8" "static 32" "dynamic 8" "local 8" "global 0 freed"; do
         fault $case
         [ "$case" = "global 0 freed" ] || "$dir/memory" "${case% *}" $((${case#* } - 1)) \
             > "$dir/said" 2>&1 || note "before $case: $(head -n 3 "$dir/said")"
     done
-    end memory_faults_are_named_by_line_and_thread
-elif grep -qE 'cannot find|unable to find|unsupported option' "$dir/said"; then
-    skip memory_faults_are_named_by_line_and_thread "needs AddressSanitizer"
-else
-    note "$(head -n 3 "$dir/said")"
-    end memory_faults_are_named_by_line_and_thread
+    end $name
 fi
 
 # ---- every build passes the emulator's tests ----
@@ -112,15 +117,9 @@ works_with() {                              # works_with [VARIABLE=VALUE]
 }
 # passes NAME COMPILER FLAGS...
 passes() {
-    if ! command -v "$2" > /dev/null; then skip "$1" "needs $2"; return; fi
-    if build "$dir/test" tests/test_emulator.cu "${@:2}"; then
-        works_with
-    elif grep -qE 'cannot find -l|omp.h|unable to find|unsupported option' "$dir/said"; then
-        skip "$1" "needs what '${*:2}' links with"
-        return
-    else
-        note "$(grep -m 1 -E 'error|warning' "$dir/said")"
-    fi
+    command -v "$2" > /dev/null || { skip "$1" "needs $2"; return; }
+    builds "$1" "$dir/test" tests/test_emulator.cu "${@:2}" || return
+    works_with
     end "$1"
 }
 sanitize="-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all"

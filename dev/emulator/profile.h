@@ -62,17 +62,12 @@ inline double profile_flops(const ProfileGpu *g) {
 
 // ---- names and lines, which addr2line knows ----
 
-inline std::string program_path(void) {
-    char path[4096];
-    ssize_t n = readlink("/proc/self/exe", path, sizeof path);
-    return n > 0 ? std::string(path, (size_t)n) : "";
-}
-
 // What addr2line prints on these addresses, a list of lines for each.
 typedef std::vector<std::vector<std::string>> Places;
 inline Places places_of(const std::vector<uintptr_t> &addresses, const char *flags) {
     Places places(addresses.size());
-    std::string command = "addr2line -a " + std::string(flags) + " -e '" + program_path() + "'";
+    std::string command = "addr2line -a " + std::string(flags) + " -e /proc/"
+                        + std::to_string(getpid()) + "/exe";
     char text[4096];
     for (uintptr_t a : addresses) {
         snprintf(text, sizeof text, " %zx", (size_t)a);
