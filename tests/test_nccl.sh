@@ -1,120 +1,65 @@
 #!/usr/bin/env bash
-# NCCL on the emulator: tests/test_nccl.cu by 1 to 4 ranks, in every order of the streams; and what
+# NCCL on the emulator: tests/test_nccl.cu by 2 to 4 ranks, in every order of the streams; and what
 # ranks do wrong together must be reported, with who and which call.
 . "$(dirname "$0")/tools.sh"
 . tests/ranks.sh
 set -u
-export OMPI_CXX=$cxx MPICH_CXX=$cxx NCCL_COMM_ID=127.0.0.1:29400
+export OMPI_CXX=$cxx MPICH_CXX=$cxx
 unset EMULATOR_STREAMS
 
 # build PROGRAM COMPILER FLAGS...
 build() {
-    local program=$1
-    shift
-    "$@" -std=c++17 -Wall -Wextra -Werror -Wno-unknown-pragmas -Idev/emulator/include -I. \
-        "$dir/test.cpp" -o "$program" -lm > "$dir/said" 2>&1
+    "${@:2}" -O1 -std=c++17 -Wall -Wextra -Werror -Wno-unknown-pragmas -Idev/emulator/include -I. \
+        "$dir/test.cpp" -o "$1" -lm > "$dir/said" 2>&1 ||
+        note "$(grep -m 1 -E 'error|warning' "$dir/said")"
 }
-wrong() { grep -m 1 -vE '^ok|^skip|^$' "$dir/said"; }
-# ranks N PROGRAM ARGS...: with a GPU each. Open MPI and MPICH differ in what must be allowed.
-many=$(mpirun --version 2> /dev/null | grep -q 'Open MPI' && echo --oversubscribe)
+# said WORDS STATUS WHAT
+said() {
+    [ "$2" -ne 0 ] && [ "$2" -ne 124 ] && ! grep -q '^after' "$dir/said" &&
+        grep -qF -- "$1" "$dir/said" || note "$3, status $2: $(grep -m 1 . "$dir/said")"
+}
+# ranks N ARGS...: with a GPU each, unless DEVICES says how many there are
 ranks() {
-    local n=$1
-    shift
-    EMULATOR_DEVICES=$n timeout 60 mpirun $many -n "$n" "$@" 2>&1 < /dev/null
+    EMULATOR_DEVICES=${DEVICES:-$1} timeout 60 mpirun -n "$1" "$dir/test" "${@:2}" \
+        > "$dir/said" 2>&1 < /dev/null
 }
-# passes N PROGRAM: all tests, by N ranks; every rank must come to the end.
+# passes N: all tests, by N ranks; every rank must come to the end.
 passes() {
-    ranks "$1" "$2" > "$dir/said"
-    local status=$?
-    [ $status -eq 0 ] || note "$1 ranks: status $status: $(wrong)"
-    [ "$(grep -c '^ok arguments_that_are_refused' "$dir/said")" -eq "$1" ] ||
-        note "$1 ranks: not all ran: $(head -n 1 "$dir/said")"
+    ranks "$1" || note "$1 ranks: status $?: $(grep -m 1 -vE '^ok|^$' "$dir/said")"
+    same "of $1 ranks" "$(grep -c '^ok calls_that_are_refused' "$dir/said")" "$1"
 }
 
 "$cc" -O1 dev/emulator/rewrite.c -o "$dir/rewrite" &&
     "$dir/rewrite" tests/test_nccl.cu > "$dir/test.cpp" || exit 1
+build "$dir/alone" "$cxx"
+"$dir/alone" init 2 > "$dir/said" 2>&1
+said 'unhandled system error: ncclCommInitRank: 2 ranks, but this' $? "two ranks without MPI"
+end nccl_without_mpi
 
-# ---- without MPI there is one rank
-
-if build "$dir/alone" "$cxx" -O1; then
-    "$dir/alone" > "$dir/said" 2>&1 || note "$(wrong)"
-    WORLD_SIZE=2 RANK=0 "$dir/alone" init_alone > "$dir/said" 2>&1 && note "two ranks without MPI"
-    grep -q 'unhandled system error: ncclCommInitRank: 2 ranks, but.*without MPI' "$dir/said" ||
-        note "two ranks without MPI: $(head -n 1 "$dir/said")"
-else
-    note "$(grep -m 1 -E 'error|warning' "$dir/said")"
-fi
-end nccl_alone_without_mpi
-
-rest="nccl_of_many_ranks nccl_in_any_order_of_streams nccl_sanitized nccl_misuse_is_reported"
-lacks=
-echo 'int main() { return 0; }' > "$dir/empty.cpp"
-command -v mpirun > /dev/null || lacks=mpirun
-mpicxx "$dir/empty.cpp" -o "$dir/empty" > /dev/null 2>&1 || lacks=mpicxx
-if [ "$lacks" ]; then
-    for name in $rest; do skip "$name" "needs $lacks"; done
-    exit $failed
-fi
-
-# ---- with MPI
-
-build "$dir/test" mpicxx -O1 -DEMULATOR_MPI || note "$(grep -m 1 -E 'error|warning' "$dir/said")"
-for n in 1 2 4; do passes $n "$dir/test"; done
-"$dir/test" > "$dir/said" 2>&1 || note "without mpirun: $(head -n 1 "$dir/said")"
+tests="nccl_of_many_ranks nccl_misuse_is_reported"
+needs mpirun mpicxx
+build "$dir/test" mpicxx -DEMULATOR_MPI
+for n in 2 4; do passes $n; done
+for streams in late random; do EMULATOR_STREAMS=$streams passes 3; done
 end nccl_of_many_ranks
 
-for streams in late random; do EMULATOR_STREAMS=$streams passes 3 "$dir/test"; done
-end nccl_in_any_order_of_streams
-
-if build "$dir/sanitized" mpicxx -O1 -g -DEMULATOR_MPI -fsanitize=address,undefined \
-        -fno-sanitize-recover=all; then
-    export ASAN_OPTIONS=detect_leaks=0      # MPI leaves memory behind
-    EMULATOR_STREAMS=late passes 2 "$dir/sanitized"
-    unset ASAN_OPTIONS
-    end nccl_sanitized
-else
-    skip nccl_sanitized "needs AddressSanitizer: $(head -n 1 "$dir/said")"
-fi
-
-# ---- what ranks do wrong together: each line is a misuse, and words of the report
-
-# misuse NAME WORDS: says what is wrong
+# misuse WORDS ARGS...: what two ranks do wrong, and words of the report. Again if mpirun alone spoke.
 misuse() {
-    local said=$dir/$1$2 status try
+    local words=$1 status try
+    shift
     for try in 1 2 3; do
-        EMULATOR_STREAMS=$2 EMULATOR_TIMEOUT=2 ranks 2 "$dir/test" "$1" > "$said"
+        EMULATOR_TIMEOUT=2 ranks 2 "$@"
         status=$?
-        grep -qE 'nccl|^after|Exit code' "$said" && break
-        echo "    $1: mpirun alone spoke: $(grep -m 3 '[a-z]' "$said" | tr '\n' ' ')" >&2
+        grep -qE 'nccl|^after|Exit code' "$dir/said" && break
     done
-    echo "$1" >> "$dir/tried"
-    [ $status -ne 0 ] || echo "$1 ends well"
-    [ $status -ne 124 ] || echo "$1 does not end"
-    grep -q '^after' "$said" && echo "$1 goes on"
-    grep -qF -- "$3" "$said" || echo "$1 does not say '$3': $(grep -m 1 . "$said")"
+    said "$words" $status "$*"
 }
-send='ncclSend(4 bytes, to rank 1), call 1'
-while IFS='|' read -r name words; do
-    misuse "$name" "" "$words" >> "$dir/wrong" &
-    while [ "$(jobs -rp | wc -l)" -ge 8 ]; do wait -n; done
-done << MISUSE
-send_count|rank 1: ncclRecv(5 bytes, from rank 0), call 1, but rank 0 called $send
-send_alone|rank 1: ncclCommDestroy, but rank 0 called $send
-both_send|$send, has waited 2 s for rank 1; a GPU would wait forever
-asleep|rank 0: $send, has waited 2 s for rank 1; a GPU would wait forever
-left|Exit code:    7
-init_device|invalid usage: Duplicate GPU detected: ranks 0 and 1 both on device 0
-init_size|invalid usage: ncclCommInitRank: rank 0 of 3, but MPI says rank 0 of 2
-MISUSE
-wait
-[ "$(wc -l < "$dir/tried")" -eq 7 ] || note "not all were tried: $(wc -l < "$dir/tried")"
-misuse both_send late "$send" >> "$dir/wrong"
-[ ! -s "$dir/wrong" ] || note "$(head -n 1 "$dir/wrong")"
-for id in NCCL_HOSTID NCCL_MULTI_RANK_GPU_ENABLE; do     # how NCCL allows two ranks on a device
-    [ $id = NCCL_HOSTID ] && set='export NCCL_HOSTID=host$OMPI_COMM_WORLD_RANK$PMI_RANK' ||
-        set='export NCCL_MULTI_RANK_GPU_ENABLE=1'
-    ranks 2 env EMULATOR_DEVICES=1 sh -c "$set; exec '$dir/test'" > "$dir/said" ||
-        note "$id: $(wrong)"
-done
+send='rank 0: ncclSend(4 bytes, to rank 1), call 1'
+misuse 'rank 1: ncclRecv(5 bytes, from rank 0), call 1, but rank 0 sent 4 bytes' sizes
+misuse "$send, has waited 2 s for rank 1; a GPU would wait forever" asleep
+EMULATOR_STREAMS=late misuse "$send" asleep
+misuse 'Exit code:    7' left
+misuse 'invalid usage: ncclCommInitRank: rank 0 of 3, but MPI says rank 0 of 2' init 3
+DEVICES=1 misuse 'invalid usage: Duplicate GPU detected: ranks 0 and 1 both on device 0' init 2
 end nccl_misuse_is_reported
 exit $failed

@@ -4,43 +4,46 @@
 #include <stdint.h>
 #include "test.h"
 
-using emulator::CountedKernel;
-using emulator::Tally;
+using namespace emulator;
 
-enum { THREADS = 256, WARPS = 8, BLOCKS = 3, N = BLOCKS * THREADS };
+enum { THREADS = 256, WARPS = 8, BLOCKS = 3, N = BLOCKS * THREADS,
+       ALL = BLOCKS * WARPS };                   // warps of a launch
 
 static float *from, *to;                         // of the GPU, at multiples of 256 bytes
 
-// The one kernel that `launch` launches.
-template <class Launch> static CountedKernel count(Launch launch) {
-    emulator::count_clear();
+static void same(const char *what, uint64_t counted, uint64_t expected) {
+    CHECK_MSG(counted == expected, "%s: counted %zu, by hand %zu", what, (size_t)counted,
+              (size_t)expected);
+}
+
+// So many requests, and what each takes.
+struct Expected {
+    CountKind kind;
+    uint64_t requests, lanes;
+    uint64_t bytes = 0, sectors = 0, ideal = 0;  // of global memory: bytes a lane
+    uint64_t passes = 0, least = 0;              // 0: not looked at
+};
+// The one kernel that `launch` launches, which reads and writes so many bytes of memory.
+template <class Launch>
+static CountedKernel counts(uint64_t read, uint64_t written, Launch launch,
+                            const std::vector<Expected> &all) {
+    count_clear();
     launch();
-    CHECK(cudaDeviceSynchronize() == cudaSuccess && emulator::counted().size() == 1);
-    return emulator::counted()[0];
-}
-
-#define SAME(what, counted, expected) \
-    CHECK_MSG((uint64_t)(counted) == (uint64_t)(expected), "%s: counted %llu, by hand %llu", what, \
-              (unsigned long long)(counted), (unsigned long long)(expected))
-
-// The loads or stores of global memory: requests, lanes and sectors of each, if they were packed.
-static void check_global(const CountedKernel &k, emulator::CountKind kind, int requests, int lanes,
-                         int bytes, int sectors, int ideal) {
-    Tally t = k.total(kind);
-    SAME("requests", t.requests, requests);
-    SAME("lanes", t.lanes, requests * lanes);
-    SAME("bytes", t.bytes, requests * lanes * bytes);
-    SAME("sectors", t.sectors, requests * sectors);
-    SAME("ideal", t.ideal, requests * ideal);
-}
-
-static void check_shared(const CountedKernel &k, emulator::CountKind kind, int requests, int lanes,
-                         int passes, int least) {
-    Tally t = k.total(kind);
-    SAME("shared requests", t.requests, requests);
-    SAME("shared lanes", t.lanes, requests * lanes);
-    SAME("passes", t.passes, requests * passes);
-    SAME("least passes", t.least, requests * least);
+    CHECK(cudaDeviceSynchronize() == cudaSuccess && counted().size() == 1);
+    CountedKernel k = counted()[0];
+    same("read", k.read, read);
+    same("written", k.written, written);
+    for (const Expected &e : all) {
+        Tally t = k.total(e.kind);
+        same("requests", t.requests, e.requests);
+        same("lanes", t.lanes, e.requests * e.lanes);
+        same("sectors", t.sectors, e.requests * e.sectors);
+        same("ideal", t.ideal, e.requests * e.ideal);
+        if (e.bytes) same("bytes", t.bytes, e.requests * e.lanes * e.bytes);
+        if (e.least) same("passes", t.passes, e.requests * e.passes);
+        if (e.least) same("least passes", t.least, e.requests * e.least);
+    }
+    return k;
 }
 
 __device__ static int thread() { return (int)(blockIdx.x*blockDim.x + threadIdx.x); }
@@ -49,26 +52,18 @@ __device__ static int thread() { return (int)(blockIdx.x*blockDim.x + threadIdx.
 
 template <class T> __global__ void copy_kernel(T *out, const T *x) { out[thread()] = x[thread()]; }
 
-// 32 lanes of 4 bytes are 128 bytes: 4 sectors. Each sector is read once, and each written.
+// 32 lanes of 4 bytes are 128 bytes: 4 sectors. Each sector is read once, and each written. With 16
+// bytes a lane they are 16 sectors, which a multiprocessor moves in 4 clocks.
 TEST(copy) {
-    CountedKernel k = count([] { copy_kernel<float><<<BLOCKS, THREADS>>>(to, from); });
-    check_global(k, emulator::GLOBAL_LOAD, BLOCKS*WARPS, 32, 4, 4, 4);
-    check_global(k, emulator::GLOBAL_STORE, BLOCKS*WARPS, 32, 4, 4, 4);
-    SAME("read", k.read, N * 4);
-    SAME("written", k.written, N * 4);
-    SAME("launches", k.launches, 1);
-    SAME("warps", k.warps, BLOCKS*WARPS);
-}
-
-// One request of 16 bytes a lane: 16 sectors, which a multiprocessor moves in 4 clocks.
-TEST(float4_copy) {
-    CountedKernel k = count([] {
+    CountedKernel k = counts(N * 4, N * 4, [] {
+        copy_kernel<float><<<BLOCKS, THREADS>>>(to, from);
+    }, { { GLOBAL_LOAD, ALL, 32, 4, 4, 4 }, { GLOBAL_STORE, ALL, 32, 4, 4, 4 } });
+    same("launches", k.launches, 1);
+    same("warps", k.warps, ALL);
+    k = counts(N * 16, N * 16, [] {
         copy_kernel<float4><<<BLOCKS, THREADS>>>((float4 *)to, (const float4 *)from);
-    });
-    check_global(k, emulator::GLOBAL_LOAD, BLOCKS*WARPS, 32, 16, 16, 16);
-    check_global(k, emulator::GLOBAL_STORE, BLOCKS*WARPS, 32, 16, 16, 16);
-    SAME("passes", k.total(emulator::GLOBAL_LOAD).passes, BLOCKS*WARPS * 4);
-    SAME("read", k.read, N * 16);
+    }, { { GLOBAL_LOAD, ALL, 32, 16, 16, 16 }, { GLOBAL_STORE, ALL, 32, 16, 16, 16 } });
+    same("passes", k.total(GLOBAL_LOAD).passes, ALL * 4);
 }
 
 __global__ void strided_kernel(float *out, const float *x, int stride) {
@@ -77,41 +72,31 @@ __global__ void strided_kernel(float *out, const float *x, int stride) {
 
 // Every lane reads from a sector of its own; with a stride of 2, two lanes share one.
 TEST(strided) {
-    CountedKernel k = count([] { strided_kernel<<<BLOCKS, THREADS>>>(to, from, 8); });
-    check_global(k, emulator::GLOBAL_LOAD, BLOCKS*WARPS, 32, 4, 32, 4);
-    check_global(k, emulator::GLOBAL_STORE, BLOCKS*WARPS, 32, 4, 4, 4);
-    SAME("read", k.read, N * 32);
-    k = count([] { strided_kernel<<<BLOCKS, THREADS>>>(to, from, 2); });
-    check_global(k, emulator::GLOBAL_LOAD, BLOCKS*WARPS, 32, 4, 8, 4);
+    counts(N * 32, N * 4, [] { strided_kernel<<<BLOCKS, THREADS>>>(to, from, 8); },
+           { { GLOBAL_LOAD, ALL, 32, 4, 32, 4 }, { GLOBAL_STORE, ALL, 32, 4, 4, 4 } });
+    counts(N * 8, N * 4, [] { strided_kernel<<<BLOCKS, THREADS>>>(to, from, 2); },
+           { { GLOBAL_LOAD, ALL, 32, 4, 8, 4 } });
 }
 
 // 128 bytes that begin 4 bytes into a sector reach into a fifth. Of memory each sector is read once
 // nevertheless: all of them, and the one after the last.
 TEST(misaligned) {
-    CountedKernel k = count([] { copy_kernel<float><<<BLOCKS, THREADS>>>(to, from + 1); });
-    check_global(k, emulator::GLOBAL_LOAD, BLOCKS*WARPS, 32, 4, 5, 4);
-    check_global(k, emulator::GLOBAL_STORE, BLOCKS*WARPS, 32, 4, 4, 4);
-    SAME("read", k.read, N * 4 + 32);
+    counts(N * 4 + 32, N * 4, [] { copy_kernel<float><<<BLOCKS, THREADS>>>(to, from + 1); },
+           { { GLOBAL_LOAD, ALL, 32, 4, 5, 4 } });
 }
 
 __global__ void broadcast_kernel(float *out, const float *x) {
-    __shared__ float first;
-    if (threadIdx.x == 0) first = x[0];
+    __shared__ float two;
+    if (threadIdx.x == 0) two = 2.0f;
     __syncthreads();
-    out[thread()] = x[blockIdx.x] * first;
+    out[thread()] = x[blockIdx.x] * two;
 }
 
 // All lanes read the same 4 bytes: one sector, and in shared memory one pass.
 TEST(broadcast) {
-    CountedKernel k = count([] { broadcast_kernel<<<BLOCKS, THREADS>>>(to, from); });
-    Tally t = k.total(emulator::GLOBAL_LOAD);
-    SAME("requests", t.requests, BLOCKS * (1 + WARPS));
-    SAME("lanes", t.lanes, BLOCKS * (1 + WARPS*32));
-    SAME("sectors", t.sectors, BLOCKS * (1 + WARPS));
-    SAME("ideal", t.ideal, BLOCKS * (1 + WARPS));
-    SAME("read", k.read, 32);
-    check_shared(k, emulator::SHARED_STORE, BLOCKS, 1, 1, 1);
-    check_shared(k, emulator::SHARED_LOAD, BLOCKS*WARPS, 32, 1, 1);
+    counts(32, N * 4, [] { broadcast_kernel<<<BLOCKS, THREADS>>>(to, from); },
+           { { GLOBAL_LOAD, ALL, 32, 4, 1, 1 }, { SHARED_STORE, BLOCKS, 1, 0, 0, 0, 1, 1 },
+             { SHARED_LOAD, ALL, 32, 0, 0, 0, 1, 1 } });
 }
 
 // ---- shared memory ----
@@ -126,14 +111,12 @@ template <int PADDING> __global__ void transpose_kernel(float *out, const float 
 
 // A column of a tile of 32 columns lies in one bank: 32 passes. With a 33rd it lies in all banks.
 TEST(transpose) {
-    CountedKernel k = count([] { transpose_kernel<0><<<1, THREADS>>>(to, from); });
-    check_global(k, emulator::GLOBAL_LOAD, 32, 32, 4, 4, 4);
-    check_global(k, emulator::GLOBAL_STORE, 32, 32, 4, 4, 4);
-    check_shared(k, emulator::SHARED_STORE, 32, 32, 1, 1);
-    check_shared(k, emulator::SHARED_LOAD, 32, 32, 32, 1);
-    SAME("barriers", k.total(emulator::BARRIER).requests, WARPS);
-    k = count([] { transpose_kernel<1><<<1, THREADS>>>(to, from); });
-    check_shared(k, emulator::SHARED_LOAD, 32, 32, 1, 1);
+    counts(4096, 4096, [] { transpose_kernel<0><<<1, THREADS>>>(to, from); },
+           { { GLOBAL_LOAD, 32, 32, 4, 4, 4 }, { GLOBAL_STORE, 32, 32, 4, 4, 4 },
+             { SHARED_STORE, 32, 32, 0, 0, 0, 1, 1 }, { SHARED_LOAD, 32, 32, 0, 0, 0, 32, 1 },
+             { BARRIER, WARPS, 32 } });
+    counts(4096, 4096, [] { transpose_kernel<1><<<1, THREADS>>>(to, from); },
+           { { SHARED_LOAD, 32, 32, 0, 0, 0, 1, 1 } });
 }
 
 // Bytes a lane from and to shared memory: a pass serves 8 lanes of 16 bytes. Lanes that are two
@@ -147,12 +130,10 @@ __global__ void packs_kernel(float *out, const float *x, int apart) {
 }
 
 TEST(packs_in_shared_memory) {
-    CountedKernel k = count([] { packs_kernel<<<1, THREADS>>>(to, from, 1); });
-    check_shared(k, emulator::SHARED_STORE, 1, 32, 4, 4);
-    check_shared(k, emulator::SHARED_LOAD, 1, 32, 4, 4);
-    k = count([] { packs_kernel<<<1, THREADS>>>(to, from, 2); });
-    check_shared(k, emulator::SHARED_STORE, 1, 32, 8, 4);
-    check_shared(k, emulator::SHARED_LOAD, 1, 32, 8, 4);
+    for (unsigned apart : { 1, 2 })
+        counts(512, 512, [=] { packs_kernel<<<1, THREADS>>>(to, from, (int)apart); },
+               { { SHARED_STORE, 1, 32, 0, 0, 0, 4*apart, 4 },
+                 { SHARED_LOAD, 1, 32, 0, 0, 0, 4*apart, 4 } });
 }
 
 // ---- lanes ----
@@ -170,14 +151,11 @@ __global__ void sum_kernel(float *out, const float *x) {
 
 // Five shuffles a warp. One lane of each warp stores its sum, and one of the block adds them up.
 TEST(reduction) {
-    CountedKernel k = count([] { sum_kernel<<<BLOCKS, THREADS>>>(to, from); });
-    check_global(k, emulator::GLOBAL_LOAD, BLOCKS*WARPS, 32, 4, 4, 4);
-    check_global(k, emulator::GLOBAL_STORE, BLOCKS, 1, 4, 1, 1);
-    check_shared(k, emulator::SHARED_STORE, BLOCKS*WARPS, 1, 1, 1);
-    check_shared(k, emulator::SHARED_LOAD, BLOCKS*(WARPS - 1), 1, 1, 1);
-    SAME("shuffles", k.total(emulator::SHUFFLE).requests, BLOCKS*WARPS * 5);
-    SAME("lanes of shuffles", k.total(emulator::SHUFFLE).lanes, BLOCKS*WARPS * 5 * 32);
-    SAME("barriers", k.total(emulator::BARRIER).requests, BLOCKS*WARPS);
+    counts(N * 4, 32, [] { sum_kernel<<<BLOCKS, THREADS>>>(to, from); },
+           { { GLOBAL_LOAD, ALL, 32, 4, 4, 4 }, { GLOBAL_STORE, BLOCKS, 1, 4, 1, 1 },
+             { SHARED_STORE, ALL, 1, 0, 0, 0, 1, 1 },
+             { SHARED_LOAD, BLOCKS*(WARPS - 1), 1, 0, 0, 0, 1, 1 },
+             { SHUFFLE, ALL * 5, 32 }, { BARRIER, ALL, 32 } });
 }
 
 __global__ void divergent_kernel(float *out, const float *x) {
@@ -191,14 +169,16 @@ __global__ void divergent_kernel(float *out, const float *x) {
 // runs once for lanes 1 to 31, and a second time for lanes 17 to 31, which write on from lane 16's
 // next: 4 sectors of lanes 1 to 31, and 2 of 60 bytes.
 TEST(divergent_branch) {
-    CountedKernel k = count([] { divergent_kernel<<<BLOCKS, THREADS>>>(to, from); });
-    Tally loads = k.total(emulator::GLOBAL_LOAD), stores = k.total(emulator::GLOBAL_STORE);
-    SAME("loads", loads.requests, BLOCKS*WARPS * 2);
-    SAME("lanes that load", loads.lanes, BLOCKS*WARPS * (8 + 24));
-    SAME("sectors read", loads.sectors, BLOCKS*WARPS * (1 + 3));
-    SAME("stores", stores.requests, BLOCKS*WARPS * 4);
-    SAME("lanes that store", stores.lanes, BLOCKS*WARPS * (8 + 24 + 31 + 15));
-    SAME("sectors written", stores.sectors, BLOCKS*WARPS * (1 + 3 + 4 + 2));
+    CountedKernel k = counts(N * 4, N * 4 + 64, [] {
+        divergent_kernel<<<BLOCKS, THREADS>>>(to, from);
+    }, {});
+    Tally read = k.total(GLOBAL_LOAD), written = k.total(GLOBAL_STORE);
+    same("loads", read.requests, ALL * 2);
+    same("lanes that load", read.lanes, ALL * (8 + 24));
+    same("sectors read", read.sectors, ALL * (1 + 3));
+    same("stores", written.requests, ALL * 4);
+    same("lanes that store", written.lanes, ALL * (8 + 24 + 31 + 15));
+    same("sectors written", written.sectors, ALL * (1 + 3 + 4 + 2));
 }
 
 // ---- what runs in one lane of the emulator ----
@@ -219,20 +199,14 @@ __global__ void tensor_kernel(float *out, const uint4 *x) {
 // Of cp.async's 32 lanes 24 read, 12 sectors; all write to shared memory, 4 passes of 8 lanes, as
 // ldmatrix reads them. An mma is 2*16*8*16 FLOP.
 TEST(tensor_core_operands) {
-    CountedKernel k = count([] { tensor_kernel<<<BLOCKS, 32>>>(to, (const uint4 *)from); });
-    check_global(k, emulator::GLOBAL_LOAD, BLOCKS, 24, 16, 12, 12);
-    check_shared(k, emulator::SHARED_STORE, BLOCKS, 32, 4, 4);
-    check_shared(k, emulator::SHARED_LOAD, BLOCKS, 32, 4, 4);
-    SAME("mma", k.total(emulator::MMA).requests, BLOCKS);
-    SAME("lanes of mma", k.total(emulator::MMA).lanes, BLOCKS * 32);
-    check_global(k, emulator::GLOBAL_STORE, BLOCKS, 32, 4, 4, 4);
+    counts(384, 128, [] { tensor_kernel<<<BLOCKS, 32>>>(to, (const uint4 *)from); },
+           { { GLOBAL_LOAD, BLOCKS, 24, 16, 12, 12 }, { GLOBAL_STORE, BLOCKS, 32, 4, 4, 4 },
+             { SHARED_STORE, BLOCKS, 32, 0, 0, 0, 4, 4 },
+             { SHARED_LOAD, BLOCKS, 32, 0, 0, 0, 4, 4 }, { MMA, BLOCKS, 32 } });
 }
 
 int main(void) {
-    if (cudaMalloc(&from, 1 << 20) != cudaSuccess || cudaMalloc(&to, 1 << 20) != cudaSuccess)
-        return 1;
-    int failed = run_tests();
-    cudaFree(from);
-    cudaFree(to);
-    return failed;
+    cudaMalloc(&from, 1 << 20);
+    cudaMalloc(&to, 1 << 20);
+    return run_tests();
 }

@@ -63,6 +63,9 @@ inline void *static_shared(SharedSite *site, size_t bytes, const char *name) {
     auto &name = *(__VA_ARGS__ (*) dims)emulator::static_shared(&name##_site, \
                                                                sizeof(__VA_ARGS__ dims), #name)
 
+#define EMULATOR_DYNAMIC(name, dims, ...) \
+    auto *name = (__VA_ARGS__ *)emulator::dynamic_shared()
+
 inline void *dynamic_shared(void) {
     if (!worker.grid) fail("extern __shared__ outside of a kernel");
     return worker.shared[0].data;

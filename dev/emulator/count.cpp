@@ -2,6 +2,7 @@
 // functions that the rest of the program, compiled with it, calls before each load and store.
 #include <algorithm>
 #include <mutex>
+#include <unordered_map>
 #include <cuda_runtime.h>
 
 namespace emulator {
@@ -16,17 +17,22 @@ struct Request { unsigned lanes; uint32_t bytes; uintptr_t at[32]; };
 
 // An instruction, as one warp meets it.
 struct Site {
-    Instruction what;
     uint32_t seen[32];                 // requests of each lane since the warp last met
     std::vector<Request> requests;     // of these, the first `used` are valid
     size_t used;
     Tally tally;
 };
 
+struct Hash {
+    size_t operator()(const Instruction &i) const {
+        return (i.address * 8 + i.kind) * 64 + (uint64_t)i.part;
+    }
+};
+typedef std::unordered_map<Instruction, Site, Hash> Sites;
+
 struct WarpCounts {
-    std::vector<Site> sites;
-    std::vector<int> table;            // open addressing: 1 + an index into sites; 0: free
-    std::vector<int> touched;          // sites with requests
+    Sites sites;
+    std::vector<Sites::value_type *> touched;    // sites with requests
 };
 
 // A core's counters of the launch that runs.
@@ -44,7 +50,6 @@ static thread_local Counter *counter;            // this core's
 static thread_local const Worker *running;       // null outside of kernels
 
 CountWatch count_watch;
-bool count_paused;
 
 // What the watch itself reads and writes is not the kernel's.
 static void watched(CountKind kind, const void *p, size_t bytes) {
@@ -145,34 +150,14 @@ static void tally_add(Tally *t, const Request &r, CountKind kind) {
 
 // ---- the requests of a warp ----
 
-static Site *site_find(WarpCounts *w, Instruction what) {
-    size_t size = w->table.size();
-    if (w->sites.size() * 2 >= size) {                       // the table grows
-        size = size ? 2*size : 256;
-        w->table.assign(size, 0);
-        std::vector<Site> sites = std::move(w->sites);
-        w->sites.clear();
-        for (Site &s : sites) *site_find(w, s.what) = std::move(s);
-    }
-    uint64_t hash = (what.address * 8 + what.kind) * 64 + (uint64_t)what.part;
-    for (size_t i = hash * 0x9E3779B97F4A7C15u >> 32; ; i++) {
-        int *slot = &w->table[i % size];
-        if (*slot == 0) {
-            w->sites.push_back({ what, {}, {}, 0, {} });
-            *slot = (int)w->sites.size();
-        }
-        Site *s = &w->sites[(size_t)*slot - 1];
-        if (!(s->what < what) && !(what < s->what)) return s;
-    }
-}
-
 // The running lane's access.
 static void note(Instruction what, const void *at, uint32_t bytes) {
     int i = (int)(running->current - running->fibers), lane = i % 32;
     WarpCounts *w = &counter->warps[i / 32];
-    Site *s = site_find(w, what);
+    Sites::value_type *site = &*w->sites.try_emplace(what).first;
+    Site *s = &site->second;
     uint32_t nth = s->seen[lane]++;
-    if (s->used == 0) w->touched.push_back((int)(s - w->sites.data()));
+    if (s->used == 0) w->touched.push_back(site);
     if (nth >= s->used) {
         if (nth >= s->requests.size()) s->requests.push_back({});
         s->requests[s->used++].lanes = 0;
@@ -186,9 +171,9 @@ static void note(Instruction what, const void *at, uint32_t bytes) {
 // The warp's lanes are in one place again: what they have asked for is complete.
 void count_met(int warp) {
     WarpCounts *w = &counter->warps[warp];
-    for (int i : w->touched) {
-        Site *s = &w->sites[(size_t)i];
-        for (size_t k = 0; k < s->used; k++) tally_add(&s->tally, s->requests[k], s->what.kind);
+    for (Sites::value_type *site : w->touched) {
+        Site *s = &site->second;
+        for (size_t k = 0; k < s->used; k++) tally_add(&s->tally, s->requests[k], site->first.kind);
         s->used = 0;
         std::fill(s->seen, s->seen + 32, 0u);
     }
@@ -238,9 +223,8 @@ void count_launch_end(void) {
     }
     for (Counter *c : counters)
         for (WarpCounts &w : c->warps) {
-            for (Site &s : w.sites) k->instructions[s.what] += s.tally;
+            for (auto &site : w.sites) k->instructions[site.first] += site.second.tally;
             w.sites.clear();
-            std::fill(w.table.begin(), w.table.end(), 0);
         }
 }
 
@@ -258,7 +242,7 @@ void count_block(const Worker *w) {
         std::lock_guard<std::mutex> guard(lock);
         counters.push_back(counter);
     }
-    running = count_paused ? nullptr : w;
+    running = w;
 }
 
 void count_block_end(void) {
@@ -336,34 +320,15 @@ void __tsan_write_range(void *p, size_t n) { touch(p, n, GLOBAL_STORE, CALLER); 
     void __tsan_unaligned_write##n(void *p) { touch(p, n, GLOBAL_STORE, CALLER); }
 ACCESS(1) ACCESS(2) ACCESS(4) ACCESS(8) ACCESS(16)
 
-// Atomics are replaced, so they are also carried out here. An update is counted once, where it is
-// stored.
-#define ATOMICS(bits, T) \
-    T __tsan_atomic##bits##_load(const volatile T *p, int) { \
-        return __atomic_load_n(p, __ATOMIC_SEQ_CST); \
-    } \
-    void __tsan_atomic##bits##_store(volatile T *p, T x, int) { \
-        __atomic_store_n(p, x, __ATOMIC_SEQ_CST); \
-    } \
-    ATOMIC_UPDATE(bits, T, exchange, __atomic_exchange_n) \
-    ATOMIC_UPDATE(bits, T, fetch_add, __atomic_fetch_add) \
-    ATOMIC_COMPARE(bits, T, strong) \
-    ATOMIC_COMPARE(bits, T, weak)
-#define ATOMIC_UPDATE(bits, T, name, update) \
-    T __tsan_atomic##bits##_##name(volatile T *p, T x, int) { \
-        touch((void *)p, sizeof x, ATOMIC, CALLER); \
-        return update(p, x, __ATOMIC_SEQ_CST); \
-    }
-#define ATOMIC_COMPARE(bits, T, name) \
-    int __tsan_atomic##bits##_compare_exchange_##name(volatile T *p, T *old, T x, int, int) { \
-        touch((void *)p, sizeof x, ATOMIC, CALLER); \
-        return __atomic_compare_exchange_n(p, old, x, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
-    }
-ATOMICS(8, uint8_t)
-ATOMICS(32, uint32_t)
-ATOMICS(64, uint64_t)
-
-void __tsan_atomic_thread_fence(int) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-void __tsan_atomic_signal_fence(int) { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
+// Atomics are replaced, so those of atomicAdd are also carried out here. An update is counted once,
+// where it is stored.
+uint32_t __tsan_atomic32_load(const volatile uint32_t *p, int) {
+    return __atomic_load_n(p, __ATOMIC_SEQ_CST);
+}
+int __tsan_atomic32_compare_exchange_strong(volatile uint32_t *p, uint32_t *old, uint32_t x, int,
+                                            int) {
+    touch((void *)p, sizeof x, ATOMIC, CALLER);
+    return __atomic_compare_exchange_n(p, old, x, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
 
 }

@@ -70,6 +70,9 @@ struct Instruction {
     uintptr_t address;
     CountKind kind;
     int part;                          // of a struct that takes several accesses
+    bool operator==(const Instruction &b) const {
+        return address == b.address && kind == b.kind && part == b.part;
+    }
     bool operator<(const Instruction &b) const {
         return address != b.address ? address < b.address
              : kind != b.kind ? kind < b.kind : part < b.part;
@@ -94,7 +97,6 @@ const std::vector<CountedKernel> &counted(void);
 // variables, which may lie in no array; and, with p null, where a thread arrives at a barrier.
 typedef void (*CountWatch)(CountKind kind, const void *p, size_t bytes);
 extern CountWatch count_watch;
-extern bool count_paused;              // launches are neither counted nor watched: faster
 
 // The emulator's own work on global and shared memory, in place of hardware.
 #define EMULATOR_UNCOUNTED __attribute__((no_sanitize_thread))
@@ -105,6 +107,7 @@ extern bool count_paused;              // launches are neither counted nor watch
 
 inline void count_memory(const void *, size_t) { }
 inline void count_forget(const void *) { }
+inline void count_launch(const char *, const void *, uint64_t, uint64_t) { }
 inline void count_launch_end(void) { }
 inline void count_block(const Worker *) { }
 inline void count_block_end(void) { }
@@ -132,28 +135,20 @@ namespace emulator {
 typedef float Word128 __attribute__((vector_size(16), may_alias));
 typedef uint64_t __attribute__((may_alias)) Word64;
 typedef uint32_t __attribute__((may_alias)) Word32;
-typedef uint16_t __attribute__((may_alias)) Word16;
 
 #if defined(__x86_64__)
 inline Word128 opaque(Word128 x) { asm("" : "+x"(x)); return x; }
 #elif defined(__aarch64__)
 inline Word128 opaque(Word128 x) { asm("" : "+w"(x)); return x; }
-#else
-inline Word128 opaque(Word128 x) { asm("" : "+m"(x)); return x; }
 #endif
 inline Word64 opaque(Word64 x) { asm("" : "+r"(x)); return x; }
 inline Word32 opaque(Word32 x) { asm("" : "+r"(x)); return x; }
-inline Word16 opaque(Word16 x) { asm("" : "+r"(x)); return x; }
-
-template <class Word> inline void copy_words(void *to, const void *from, size_t n) {
-    for (size_t i = 0; i < n; i++) ((Word *)to)[i] = opaque(((const Word *)from)[i]);
-}
 
 template <size_t BYTES> inline void copy_whole(void *to, const void *from) {
-    if constexpr (BYTES % 16 == 0) copy_words<Word128>(to, from, BYTES / 16);
-    else if constexpr (BYTES == 8) copy_words<Word64>(to, from, 1);
-    else if constexpr (BYTES == 4) copy_words<Word32>(to, from, 1);
-    else copy_words<Word16>(to, from, BYTES / 2);
+    static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "what one instruction moves");
+    if constexpr (BYTES == 16) *(Word128 *)to = opaque(*(const Word128 *)from);
+    else if constexpr (BYTES == 8) *(Word64 *)to = opaque(*(const Word64 *)from);
+    else *(Word32 *)to = opaque(*(const Word32 *)from);
 }
 
 }  // namespace emulator

@@ -62,17 +62,12 @@ inline double profile_flops(const ProfileGpu *g) {
 
 // ---- names and lines, which addr2line knows ----
 
-inline std::string program_path(void) {
-    char path[4096];
-    ssize_t n = readlink("/proc/self/exe", path, sizeof path);
-    return n > 0 ? std::string(path, (size_t)n) : "";
-}
-
 // What addr2line prints on these addresses, a list of lines for each.
 typedef std::vector<std::vector<std::string>> Places;
 inline Places places_of(const std::vector<uintptr_t> &addresses, const char *flags) {
     Places places(addresses.size());
-    std::string command = "addr2line -a " + std::string(flags) + " -e '" + program_path() + "'";
+    std::string command = "addr2line -a " + std::string(flags) + " -e /proc/"
+                        + std::to_string(getpid()) + "/exe";
     char text[4096];
     for (uintptr_t a : addresses) {
         snprintf(text, sizeof text, " %zx", (size_t)a);
@@ -192,21 +187,10 @@ inline void show_legend(const std::vector<ProfileRow> &rows) {
         }
 }
 
-// cuBLASLt's products, in one row.
-inline bool is_product(const CountedKernel &k) { return k.name.compare(0, 8, "cuBLASLt") == 0; }
-
 inline void profile_show(const std::vector<CountedKernel> &all, const char *gpu) {
     const ProfileGpu *g = profile_gpu(gpu);
     std::vector<ProfileRow> rows;
-    CountedKernel products = { "cuBLASLt", nullptr, 0, 0, 0, 0, 0, 0.0, {} };
-    for (const CountedKernel &k : named(all)) {
-        if (!is_product(k)) { rows.push_back(row_of(k, g)); continue; }
-        products.launches += k.launches;
-        products.read += k.read;
-        products.written += k.written;
-        products.flops += k.flops;
-    }
-    if (products.launches > 0) rows.push_back(row_of(products, g));
+    for (const CountedKernel &k : named(all)) rows.push_back(row_of(k, g));
     std::sort(rows.begin(), rows.end(), [](const ProfileRow &a, const ProfileRow &b) {
         return a.seconds[a.longest] > b.seconds[b.longest];
     });

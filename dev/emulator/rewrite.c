@@ -124,13 +124,9 @@ static void put(const Source *s, size_t begin, size_t end) {
     fwrite(s->text + begin, 1, end - begin, stdout);
 }
 
-// Writes code without its line breaks; put_lines adds them after the statement.
+// Writes code without its line breaks.
 static void put_flat(const Source *s, size_t begin, size_t end) {
     for (size_t i = begin; i < end; i++) putchar(s->code[i] == '\n' ? ' ' : s->code[i]);
-}
-
-static void put_lines(const Source *s, size_t begin, size_t end) {
-    for (size_t i = begin; i < end; i++) if (s->code[i] == '\n') putchar('\n');
 }
 
 // Writes a launch whose <<< stands at `at`. Text before `done` is written; returns the new `done`.
@@ -164,62 +160,31 @@ static size_t declarator_end(const Source *s, size_t i) {
     }
 }
 
-// Skips `__shared__`, `extern` and alignments: shared memory is always aligned to 128 bytes here.
-static size_t skip_specifiers(const Source *s, size_t i) {
-    for (;;) {
-        while (isspace((unsigned char)s->code[i])) i++;
-        if (token_at(s, i, "extern")) i += strlen("extern");
-        else if (token_at(s, i, "__shared__")) i += strlen("__shared__");
-        else if (token_at(s, i, "alignas") || token_at(s, i, "__align__"))
-            i = find(s, find(s, i, "(") + 1, ")") + 1;
-        else return i;
-    }
-}
-
-// extern __shared__ float all[];
-static void put_dynamic_shared(const Source *s, size_t begin, size_t end) {
-    size_t type = skip_specifiers(s, begin), name_end;
-    size_t name = declared_name(s, type, declarator_end(s, type), &name_end);
-    put_flat(s, type, name);
-    putchar('*');
-    put_flat(s, name, name_end);
-    printf(" = (");
-    put_flat(s, type, name);
-    printf("*)emulator::dynamic_shared();");
-    put_lines(s, begin, end);
-}
-
-// __shared__ float tile[32][33], sum;   becomes one declaration for each name.
-static void put_static_shared(const Source *s, size_t begin, size_t end) {
-    size_t type = skip_specifiers(s, begin), at = declarator_end(s, type), name_end, type_end = 0;
-    for (;; at = declarator_end(s, at)) {
-        size_t name = declared_name(s, type, at, &name_end);
+// [extern] __shared__ __align__(16) float tile[32][33], sum;  becomes one declaration for each name.
+// Shared memory is always aligned to 128 bytes here. Returns the new `done`.
+static size_t put_shared(const Source *s, size_t done, size_t at) {
+    size_t end = find(s, at, ";"), type = at + strlen("__shared__"), type_end = 0, name_end;
+    size_t before = back_over_space(s, at) - strlen("extern");
+    bool dynamic = before < at && token_at(s, before, "extern");
+    put(s, done, dynamic ? before : at);
+    while (isspace((unsigned char)s->code[type])) type++;
+    if (token_at(s, type, "__align__") || token_at(s, type, "alignas"))
+        type = find(s, find(s, type, "(") + 1, ")") + 1;
+    for (size_t i = type; i < end; i++) {
+        size_t declared = declarator_end(s, i), name = declared_name(s, type, declared, &name_end);
         if (!type_end) type_end = name;
-        size_t dims_end = at;
-        while (s->code[dims_end] == '[') {
-            dims_end = find(s, dims_end + 1, "]") + 1;
-            while (isspace((unsigned char)s->code[dims_end])) dims_end++;
-        }
-        printf("EMULATOR_SHARED(");
+        for (i = declared; i < end && s->code[i] != ','; i++)
+            if (s->code[i] == '[') i = find(s, i + 1, "]");
+        printf(dynamic ? "EMULATOR_DYNAMIC(" : "EMULATOR_SHARED(");
         put_flat(s, name, name_end);
         printf(", ");
-        put_flat(s, at, dims_end);
+        put_flat(s, declared, i);
         printf(", ");
         put_flat(s, type, type_end);
         printf(");");
-        if (s->code[dims_end] != ',') break;
-        at = dims_end + 1;
-        putchar(' ');
     }
-    put_lines(s, begin, end);
-}
-
-static size_t put_shared(const Source *s, size_t done, size_t at, bool dynamic) {
-    size_t end = find(s, at, ";") + 1;
-    put(s, done, at);
-    if (dynamic) put_dynamic_shared(s, at, end);
-    else put_static_shared(s, at, end);
-    return end;
+    for (size_t i = at; i < end; i++) if (s->code[i] == '\n') putchar('\n');
+    return end + 1;
 }
 
 static void rewrite(const char *path);
@@ -267,12 +232,6 @@ static bool line_starts_at(const Source *s, size_t i) {
     return i == 0 || s->text[i - 1] == '\n';
 }
 
-static bool declares_dynamic_shared(const Source *s, size_t at) {
-    size_t end = skip_specifiers(s, at);
-    for (size_t i = at; i < end; i++) if (token_at(s, i, "__shared__")) return true;
-    return false;
-}
-
 static void rewrite(const char *path) {
     Source s = source_read(path);
     printf("#line 1 \"%s\"\n", path);
@@ -282,10 +241,8 @@ static void rewrite(const char *path) {
             done = put_directive(&s, done, i);
         else if (strncmp(s.code + i, "<<<", 3) == 0)
             done = put_launch(&s, done, i);
-        else if (token_at(&s, i, "extern") && declares_dynamic_shared(&s, i))
-            done = put_shared(&s, done, i, true);
         else if (token_at(&s, i, "__shared__"))
-            done = put_shared(&s, done, i, false);
+            done = put_shared(&s, done, i);
     }
     put(&s, done, s.size);
     free(s.text);

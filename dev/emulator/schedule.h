@@ -20,13 +20,8 @@ inline uint64_t mix(uint64_t x) {
     return x ^ x >> 31;
 }
 
-// 32 random bits (xorshift).
-inline unsigned random_bits(void) {
-    worker.random ^= worker.random << 13;
-    worker.random ^= worker.random >> 7;
-    worker.random ^= worker.random << 17;
-    return (unsigned)(worker.random >> 32);
-}
+// 32 random bits.
+inline unsigned random_bits(void) { return (unsigned)((worker.random = mix(worker.random)) >> 32); }
 
 // The first of `lanes` at or after lane `from`, wrapping around at lane 31.
 inline int first_lane(unsigned lanes, int from) {

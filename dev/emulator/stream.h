@@ -30,12 +30,6 @@ struct Operation {
     std::vector<Moment> after;         // moments of other streams to wait for
 };
 
-// A stream's operations between cudaStreamBeginCapture and cudaStreamEndCapture: recorded, not run.
-struct Capture {
-    std::vector<Work> works;
-    bool invalid;                      // a call was refused: all that follow are
-};
-
 }  // namespace emulator
 
 // A stream is never freed: events may refer to it until the program ends.
@@ -44,7 +38,8 @@ struct emulator_stream {
     uint64_t queued, done;             // operations so far
     unsigned flags;
     bool destroyed;
-    emulator::Capture *capture;        // null: operations are queued
+    bool captures;                     // operations are recorded, not queued:
+    std::vector<emulator::Work> captured;
     emulator_stream *next;
 };
 
@@ -75,12 +70,10 @@ inline Order order(void) {
     fail("EMULATOR_STREAMS=%s: expected late, random or random:SEED", text);
 }
 
-// The stream that a handle names, or null.
+// The stream that a handle names.
 inline cudaStream_t stream_of(cudaStream_t handle) {
-    if (!handle) return &default_stream;
-    for (cudaStream_t s = default_stream.next; s; s = s->next)
-        if (s == handle) return s->destroyed ? nullptr : s;
-    return nullptr;
+    if (handle && handle->destroyed) fail("a stream is used after cudaStreamDestroy");
+    return handle ? handle : &default_stream;
 }
 
 inline bool passed(Moment m) { return !m.stream || m.stream->done >= m.count; }
@@ -171,19 +164,15 @@ inline void add_implicit_waits(cudaStream_t s, std::vector<Moment> *after) {
 // Queues an operation behind those of the stream and behind `after`. `work` must own what it uses:
 // it may run after the caller has returned. Returns the moment at which the operation is done.
 inline Moment enqueue(cudaStream_t s, Work work, std::vector<Moment> after = {}) {
-    if (s->capture) {
-        s->capture->works.push_back(std::move(work));
+    if (s->captures) {
+        s->captured.push_back(std::move(work));
         return { nullptr, 0 };                   // never: there is nothing to wait for
-    }
-    if (order() == AT_ONCE) {
-        wait_for_all();                          // queued before EMULATOR_STREAMS was unset
-        work();
-        return { s, 0 };
     }
     add_implicit_waits(s, &after);
     s->queue.push_back({ std::move(work), std::move(after) });
     s->queued++;
     Moment end = end_of(s);
+    if (order() == AT_ONCE) wait_for(end);
     if (order() == RANDOM && draw() % 4 == 0)
         for (uint64_t n = 1ull << draw() % 6; n > 0; n--) run_any();
     return end;

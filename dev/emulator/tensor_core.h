@@ -101,8 +101,6 @@ inline Copy *copies_of(const Fiber *f) { return worker.copies + index_of(f)*MAX_
 // the old contents.
 inline void copy_begin(void *to, const void *from, int bytes, int read, Place here) {
     check_shared(to, (size_t)bytes, here);
-    if ((bytes != 4 && bytes != 8 && bytes != 16) || read < 0 || read > bytes)
-        fail("cp.async of %d bytes, %d of them read, %s:%d", bytes, read, here.file, here.line);
     if ((uintptr_t)from % (uintptr_t)bytes)
         fail("cp.async: address %p is not a multiple of %d, %s:%d", from, bytes, here.file,
              here.line);

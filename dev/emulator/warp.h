@@ -94,7 +94,7 @@ EMULATOR_APART inline void collective(unsigned mask, void *operands, Combine com
     }
 }
 
-// ---- shuffles: each lane names the lane whose value it wants ----
+// ---- shuffles: each lane names the lane whose value it wants, of the whole warp ----
 
 template <class T> struct Shuffle { T value, result; int source; };
 
@@ -115,10 +115,6 @@ template <class T> inline T shuffle(unsigned mask, T value, int source, Place he
     return s.result;
 }
 
-// The first lane of this lane's segment. Shuffles stay within segments of `width` lanes, 2 to 32; a
-// lane whose source lies outside its segment reads its own value.
-inline int segment(int lane, int width) { return lane & ~(width - 1); }
-
 inline void meet_combine(void **, unsigned) { }
 
 }  // namespace emulator
@@ -131,21 +127,15 @@ inline void __syncwarp(unsigned mask = emulator::ALL_LANES, EMULATOR_HERE) {
     emulator::collective(mask, nullptr, emulator::meet_combine, { "__syncwarp", file, line });
 }
 
-template <class T>
-inline T __shfl_sync(unsigned mask, T value, int from, int width = 32, EMULATOR_HERE) {
-    int source = emulator::segment(emulator::lane_index(), width) + (from & (width - 1));
-    return emulator::shuffle(mask, value, source, { "__shfl_sync", file, line });
+template <class T> inline T __shfl_sync(unsigned mask, T value, int from, EMULATOR_HERE) {
+    return emulator::shuffle(mask, value, from & 31, { "__shfl_sync", file, line });
 }
-template <class T>
-inline T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32, EMULATOR_HERE) {
-    int lane = emulator::lane_index(), source = lane ^ bits;
-    if (source >= emulator::segment(lane, width) + width) source = lane;
+template <class T> inline T __shfl_xor_sync(unsigned mask, T value, int bits, EMULATOR_HERE) {
+    int source = emulator::lane_index() ^ (bits & 31);
     return emulator::shuffle(mask, value, source, { "__shfl_xor_sync", file, line });
 }
-template <class T>
-inline T __shfl_down_sync(unsigned mask, T value, unsigned by, int width = 32,
-                                 EMULATOR_HERE) {
-    int lane = emulator::lane_index(), source = lane + (int)by;
-    if (source >= emulator::segment(lane, width) + width) source = lane;
+// The last lanes, which have none `by` lanes further, keep their own.
+template <class T> inline T __shfl_down_sync(unsigned mask, T value, unsigned by, EMULATOR_HERE) {
+    int lane = emulator::lane_index(), source = lane + (int)by < 32 ? lane + (int)by : lane;
     return emulator::shuffle(mask, value, source, { "__shfl_down_sync", file, line });
 }

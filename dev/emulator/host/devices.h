@@ -10,6 +10,7 @@
 // Every function returns CUDA's error for a call that CUDA refuses. The last error other than
 // cudaSuccess stays until cudaGetLastError returns it.
 #pragma once
+#include <map>
 #include "../stream.h"
 
 // ---- errors, with CUDA's numbers ----
@@ -25,14 +26,9 @@
     ERROR(cudaErrorInvalidDevice, 101, "invalid device ordinal") \
     ERROR(cudaErrorNoKernelImageForDevice, 209, "no kernel image is available for the device") \
     ERROR(cudaErrorUnsupportedPtxVersion, 222, "the PTX was compiled by a newer toolchain") \
-    ERROR(cudaErrorInvalidResourceHandle, 400, "invalid resource handle") \
-    ERROR(cudaErrorIllegalState, 401, "the operation cannot be performed in the present state") \
     ERROR(cudaErrorNotReady, 600, "device not ready") \
-    ERROR(cudaErrorNotSupported, 801, "operation not supported") \
     ERROR(cudaErrorStreamCaptureUnsupported, 900, \
           "operation not permitted when stream is capturing") \
-    ERROR(cudaErrorStreamCaptureInvalidated, 901, \
-          "operation failed due to a previous error during capture") \
     ERROR(cudaErrorCapturedEvent, 907, "operation not permitted on an event last recorded in a " \
           "capturing stream")
 
@@ -49,17 +45,15 @@ inline const char *cudaGetErrorString(cudaError_t e) {
 
 namespace emulator {
 
-struct Allocation { char *data; size_t bytes; Allocation *next; };
-
-struct Attribute { const void *kernel; int dynamic_bytes; Attribute *next; };
+typedef std::map<char *, size_t> Memory;                     // allocations: where, how many bytes
 
 struct Device {
     cudaError_t last_error;
-    Allocation *allocations, *pinned;  // device memory; pinned host memory
-    Attribute *attributes;             // kernels with more dynamic shared memory
+    Memory allocations, pinned;        // device memory; pinned host memory
+    std::map<const void *, size_t> dynamic_bytes;            // of kernels that may have more
     int current;                       // set by cudaSetDevice
 };
-inline Device device;
+inline Device &device = *new Device(); // never freed: what it holds is not either
 
 inline long long setting(const char *name, long long otherwise) {
     const char *text = getenv(name);
@@ -90,25 +84,17 @@ inline cudaError_t result(cudaError_t e) {
     return e;
 }
 
-// ---- what is refused while a stream captures ----
+// ---- what ends the program while a stream captures ----
 
-// A call that waits for stream s, or, with null, may wait for any: cudaMalloc for one. It makes
-// their captures invalid. Returns cudaSuccess if there are none.
-inline cudaError_t refuse_wait(cudaStream_t s = nullptr) {
-    cudaError_t e = cudaSuccess;
-    for (cudaStream_t other = &default_stream; other; other = other->next) {
-        if (!other->capture || (s && s != other)) continue;
-        other->capture->invalid = true;
-        e = cudaErrorStreamCaptureUnsupported;
-    }
-    return e;
+// A call that waits for stream s, or, with null, may wait for any: cudaMalloc for one.
+inline void may_wait(cudaStream_t s = nullptr) {
+    for (cudaStream_t other = &default_stream; other; other = other->next)
+        if (other->captures && (!s || s == other))
+            fail("a call that may wait for a stream that captures a graph: a GPU refuses it");
 }
 
 // An operation in s. One in the default stream would have to wait for the captured ones.
-inline cudaError_t refuse_operation(cudaStream_t s) {
-    if (s->capture) return s->capture->invalid ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
-    return s == &default_stream ? refuse_wait() : cudaSuccess;
-}
+inline void may_run(cudaStream_t s) { if (s == &default_stream) may_wait(); }
 
 }  // namespace emulator
 
@@ -129,9 +115,9 @@ inline cudaError_t cudaSetDevice(int i) {
     return emulator::result(cudaSuccess);
 }
 inline cudaError_t cudaDeviceSynchronize(void) {
-    cudaError_t e = emulator::refuse_wait();
-    if (e == cudaSuccess) emulator::wait_for_all();
-    return emulator::result(e);
+    emulator::may_wait();
+    emulator::wait_for_all();
+    return emulator::result(cudaSuccess);
 }
 inline cudaError_t cudaDriverGetVersion(int *version) {
     *version = emulator::device_count() > 0 ? emulator::driver_version() : 0;

@@ -22,90 +22,73 @@ inline cudaError_t cudaStreamCreate(cudaStream_t *stream) {
 }
 // What is queued in the stream still runs.
 inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-    cudaStream_t s = emulator::stream_of(stream);
-    if (!s || s == &emulator::default_stream)
-        return emulator::result(cudaErrorInvalidResourceHandle);
-    s->destroyed = true;
+    emulator::stream_of(stream)->destroyed = true;
     return emulator::result(cudaSuccess);
 }
 inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     cudaStream_t s = emulator::stream_of(stream);
-    if (!s) return emulator::result(cudaErrorInvalidResourceHandle);
-    cudaError_t e = emulator::refuse_wait(s);
-    if (e == cudaSuccess) emulator::wait_for_stream(s);
-    return emulator::result(e);
+    emulator::may_wait(s);
+    emulator::wait_for_stream(s);
+    return emulator::result(cudaSuccess);
 }
 
-// An event is the moment of a stream at which it was last recorded. It is freed once it is
-// destroyed and no queued operation will write its time.
+// An event is the moment of a stream at which it was last recorded. It is not freed before the
+// program ends: queued operations may refer to it.
 typedef struct emulator_event {
-    emulator::Moment moment;
+    emulator::Moment moment;           // without a stream: never recorded
     double seconds;
     unsigned flags;
-    int records, queued;               // times it was recorded; those still queued
     bool captured;                     // last recorded in a capture: it has no time
-    bool destroyed;
 } *cudaEvent_t;
 enum { cudaEventDefault = 0, cudaEventDisableTiming = 2 };
 
+namespace emulator { inline std::deque<emulator_event> events; }
+
 inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags) {
-    *e = new emulator_event();
-    (*e)->flags = flags;
+    emulator::events.push_back({ {}, 0.0, flags, false });
+    *e = &emulator::events.back();
     return emulator::result(cudaSuccess);
 }
 inline cudaError_t cudaEventCreate(cudaEvent_t *e) {
     return cudaEventCreateWithFlags(e, cudaEventDefault);
 }
-inline cudaError_t cudaEventDestroy(cudaEvent_t e) {
-    if (!e) return emulator::result(cudaErrorInvalidResourceHandle);
-    e->destroyed = true;
-    if (e->queued == 0) delete e;
-    return emulator::result(cudaSuccess);
-}
+inline cudaError_t cudaEventDestroy(cudaEvent_t) { return emulator::result(cudaSuccess); }
+
 inline cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t stream = nullptr) {
     cudaStream_t s = emulator::stream_of(stream);
-    if (!e || !s) return emulator::result(cudaErrorInvalidResourceHandle);
-    cudaError_t refused = emulator::refuse_operation(s);
-    e->captured = s->capture;
-    if (refused != cudaSuccess || e->captured) return emulator::result(refused);
-    int number = ++e->records;
-    e->queued++;
-    e->moment = emulator::enqueue(s, [=] {
-        if (number == e->records) e->seconds = emulator::now();
-        if (--e->queued == 0 && e->destroyed) delete e;
-    });
+    emulator::may_run(s);
+    e->captured = s->captures;
+    if (!e->captured) e->moment = emulator::enqueue(s, [e] { e->seconds = emulator::now(); });
     return emulator::result(cudaSuccess);
 }
-// Waits for the moment that the event has now; recording it again does not change the wait. An
-// event of a capture would make s join it: captures of several streams are not emulated.
+// Waits for the moment that the event has now; recording it again does not change the wait. A
+// stream that captures cannot wait for what is outside; captures of several streams, which wait for
+// each other, are not emulated.
 inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t e, unsigned = 0) {
     cudaStream_t s = emulator::stream_of(stream);
-    if (!e || !s) return emulator::result(cudaErrorInvalidResourceHandle);
-    cudaError_t refused = emulator::refuse_operation(s);
-    if (refused == cudaSuccess && !s->capture && e->captured) refused = cudaErrorNotSupported;
-    if (refused == cudaSuccess && s->capture && !e->captured && e->records > 0)
-        refused = emulator::refuse_wait(s);
-    if (refused == cudaSuccess && !s->capture) emulator::enqueue(s, [] { }, { e->moment });
-    return emulator::result(refused);
+    emulator::may_run(s);
+    if (s->captures != e->captured && (e->captured || e->moment.stream))
+        emulator::fail("cudaStreamWaitEvent: one of stream and event is part of a capture");
+    if (!s->captures) emulator::enqueue(s, [] { }, { e->moment });
+    return emulator::result(cudaSuccess);
 }
 
 inline cudaError_t cudaEventSynchronize(cudaEvent_t e) {
-    if (!e) return emulator::result(cudaErrorInvalidResourceHandle);
-    cudaError_t refused = e->captured ? cudaErrorCapturedEvent : emulator::refuse_wait();
-    if (refused == cudaSuccess) emulator::wait_for(e->moment);
-    return emulator::result(refused);
+    if (e->captured) return emulator::result(cudaErrorCapturedEvent);
+    emulator::may_wait();
+    emulator::wait_for(e->moment);
+    return emulator::result(cudaSuccess);
 }
 inline cudaError_t cudaEventQuery(cudaEvent_t e) {
-    if (!e) return emulator::result(cudaErrorInvalidResourceHandle);
-    cudaError_t refused = e->captured ? cudaErrorCapturedEvent : emulator::refuse_wait();
-    if (refused == cudaSuccess && !emulator::ask_for(e->moment)) refused = cudaErrorNotReady;
-    return emulator::result(refused);
+    if (e->captured) return emulator::result(cudaErrorCapturedEvent);
+    emulator::may_wait();
+    return emulator::result(emulator::ask_for(e->moment) ? cudaSuccess : cudaErrorNotReady);
 }
 inline cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to) {
-    if (!from || !to || !from->records || !to->records ||
-        ((from->flags | to->flags) & cudaEventDisableTiming))
-        return emulator::result(cudaErrorInvalidResourceHandle);
     if (from->captured || to->captured) return emulator::result(cudaErrorCapturedEvent);
+    if (!from->moment.stream || !to->moment.stream ||
+        ((from->flags | to->flags) & cudaEventDisableTiming))
+        return emulator::result(cudaErrorInvalidValue);
     if (!emulator::passed(from->moment) || !emulator::passed(to->moment))
         return emulator::result(cudaErrorNotReady);
     *ms = (float)(1e3 * (to->seconds - from->seconds));
@@ -115,69 +98,49 @@ inline cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t
 // ---- graphs ----
 
 // A stream that captures records its operations (stream.h), and a launch of the graph queues them
-// all, in the same order. What a capture of one stream forbids is refused as CUDA refuses it
-// (devices.h), so that a program that captures wrongly fails here too.
+// all, in the same order. What a capture of one stream forbids ends the program (devices.h).
 
-typedef struct emulator_graph { std::vector<emulator::Work> works; } *cudaGraph_t;
-typedef struct emulator_graph_exec { std::vector<emulator::Work> works; } *cudaGraphExec_t;
+typedef struct emulator_graph { std::vector<emulator::Work> works; } *cudaGraph_t, *cudaGraphExec_t;
 typedef struct emulator_node *cudaGraphNode_t;
 
 enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
 
 inline cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
     cudaStream_t s = emulator::stream_of(stream);
-    if (!s) return emulator::result(cudaErrorInvalidResourceHandle);
-    if (s == &emulator::default_stream)
+    if (s == &emulator::default_stream || s->captures)
         return emulator::result(cudaErrorStreamCaptureUnsupported);
-    if (s->capture) return emulator::result(cudaErrorIllegalState);
-    s->capture = new emulator::Capture();
+    s->captures = true;
     return emulator::result(cudaSuccess);
 }
 
 inline cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
-    cudaStream_t s = emulator::stream_of(stream);
-    *graph = nullptr;
-    if (!s) return emulator::result(cudaErrorInvalidResourceHandle);
-    if (!s->capture) return emulator::result(cudaErrorIllegalState);
-    emulator::Capture *c = s->capture;
-    s->capture = nullptr;
-    if (!c->invalid) *graph = new emulator_graph{ std::move(c->works) };
-    delete c;
-    return emulator::result(*graph ? cudaSuccess : cudaErrorStreamCaptureInvalidated);
+    *graph = new emulator_graph();
+    (*graph)->works.swap(stream->captured);
+    stream->captures = false;
+    return emulator::result(cudaSuccess);
 }
 
 // The number of operations; the nodes themselves are not emulated.
-inline cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *n) {
-    if (!graph || !n) return emulator::result(cudaErrorInvalidValue);
-    if (nodes) return emulator::result(cudaErrorNotSupported);
+inline cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *, size_t *n) {
     *n = graph->works.size();
     return emulator::result(cudaSuccess);
 }
 
 inline cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t graph,
                                                         unsigned long long) {
-    if (!exec || !graph) return emulator::result(cudaErrorInvalidValue);
-    *exec = new emulator_graph_exec{ graph->works };
+    *exec = new emulator_graph(*graph);
     return emulator::result(cudaSuccess);
 }
 
 inline cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
     cudaStream_t s = emulator::stream_of(stream);
-    if (!s || !exec) return emulator::result(s ? cudaErrorInvalidValue
-                                               : cudaErrorInvalidResourceHandle);
-    cudaError_t e = emulator::refuse_operation(s);
-    for (size_t i = 0; e == cudaSuccess && i < exec->works.size(); i++)
-        emulator::enqueue(s, exec->works[i]);
-    return emulator::result(e);
+    emulator::may_run(s);
+    for (const emulator::Work &work : exec->works) emulator::enqueue(s, work);
+    return emulator::result(cudaSuccess);
 }
 
 inline cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
-    if (!graph) return emulator::result(cudaErrorInvalidValue);
     delete graph;
     return emulator::result(cudaSuccess);
 }
-inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
-    if (!exec) return emulator::result(cudaErrorInvalidValue);
-    delete exec;
-    return emulator::result(cudaSuccess);
-}
+inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) { return cudaGraphDestroy(exec); }

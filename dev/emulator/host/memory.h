@@ -8,46 +8,40 @@
 
 namespace emulator {
 
-// The allocation in a list that contains these bytes, or null.
-inline Allocation *find(Allocation *list, const void *p, size_t bytes) {
-    const char *begin = (const char *)p;
-    for (Allocation *a = list; a; a = a->next)
-        if (begin >= a->data && begin <= a->data + a->bytes &&
-            bytes <= (size_t)(a->data + a->bytes - begin)) return a;
-    return nullptr;
+// Whether these bytes lie in one of the allocations.
+inline bool holds(const Memory &allocations, const void *p, size_t bytes) {
+    auto after = allocations.upper_bound((char *)p);
+    if (after == allocations.begin()) return false;
+    --after;
+    return (char *)p + bytes <= after->first + after->second;
 }
 
-inline Allocation *allocation_of(const void *p, size_t bytes) {
-    return find(device.allocations, p, bytes);
-}
+inline bool on_device(const void *p, size_t bytes) { return holds(device.allocations, p, bytes); }
 
-inline cudaError_t allocate(Allocation **list, void **p, size_t bytes) {
-    Allocation *a = (Allocation *)malloc(sizeof *a);
-    if (!a || posix_memalign(p, 256, bytes)) { free(a); return cudaErrorMemoryAllocation; }
-    *a = { (char *)*p, bytes, *list };
-    *list = a;
+inline cudaError_t allocate(Memory *allocations, void **p, size_t bytes) {
+    *p = nullptr;
+    may_wait();
+    if (bytes == 0) return result(cudaSuccess);
+    if (posix_memalign(p, 256, bytes)) return result(cudaErrorMemoryAllocation);
+    (*allocations)[(char *)*p] = bytes;
     memset(*p, 0xFF, bytes);
-    return cudaSuccess;
+    return result(cudaSuccess);
 }
 
 // Waits for the device: queued operations may still use the memory.
-inline cudaError_t release(Allocation **list, void *p) {
-    if (!p) return cudaSuccess;
-    while (*list && (*list)->data != p) list = &(*list)->next;
-    if (!*list) return cudaErrorInvalidValue;
-    cudaError_t refused = refuse_wait();
-    if (refused != cudaSuccess) return refused;
+inline cudaError_t release(Memory *allocations, void *p) {
+    if (!p) return result(cudaSuccess);
+    may_wait();
+    if (!allocations->count((char *)p)) return result(cudaErrorInvalidValue);
     wait_for_all();
-    Allocation *found = *list;
-    *list = found->next;
-    free(found->data);
-    free(found);
-    return cudaSuccess;
+    allocations->erase((char *)p);
+    free(p);
+    return result(cudaSuccess);
 }
 
 inline size_t memory_left(void) {
     size_t left = memory_total();
-    for (Allocation *a = device.allocations; a; a = a->next) left -= a->bytes;
+    for (auto &a : device.allocations) left -= a.second;
     return left;
 }
 
@@ -57,29 +51,22 @@ enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost, cudaMe
                       cudaMemcpyDefault };
 
 template <class T> inline cudaError_t cudaMalloc(T **p, size_t bytes) {
-    *p = nullptr;
-    cudaError_t refused = emulator::refuse_wait();
-    if (bytes == 0 || refused != cudaSuccess) return emulator::result(refused);
     if (bytes > emulator::memory_left()) return emulator::result(cudaErrorMemoryAllocation);
     cudaError_t e = emulator::allocate(&emulator::device.allocations, (void **)p, bytes);
-    if (e == cudaSuccess) emulator::count_memory(*p, bytes);
-    return emulator::result(e);
+    if (*p) emulator::count_memory(*p, bytes);
+    return e;
 }
-
 inline cudaError_t cudaFree(void *p) {
     cudaError_t e = emulator::release(&emulator::device.allocations, p);
     if (e == cudaSuccess) emulator::count_forget(p);
-    return emulator::result(e);
+    return e;
 }
 
 template <class T> inline cudaError_t cudaMallocHost(T **p, size_t bytes) {
-    *p = nullptr;
-    cudaError_t refused = emulator::refuse_wait();
-    if (bytes == 0 || refused != cudaSuccess) return emulator::result(refused);
-    return emulator::result(emulator::allocate(&emulator::device.pinned, (void **)p, bytes));
+    return emulator::allocate(&emulator::device.pinned, (void **)p, bytes);
 }
 inline cudaError_t cudaFreeHost(void *p) {
-    return emulator::result(emulator::release(&emulator::device.pinned, p));
+    return emulator::release(&emulator::device.pinned, p);
 }
 
 inline cudaError_t cudaMemGetInfo(size_t *available, size_t *total) {
@@ -93,36 +80,34 @@ namespace emulator {
 // Source and destination must be where the direction says, each inside one allocation.
 inline cudaError_t check_copy(const void *to, const void *from, size_t bytes,
                                      cudaMemcpyKind kind) {
-    bool to_device = allocation_of(to, 0), from_device = allocation_of(from, 0);
+    bool to_device = on_device(to, 0), from_device = on_device(from, 0);
     bool wants_to = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
     bool wants_from = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
     if (kind != cudaMemcpyDefault && (to_device != wants_to || from_device != wants_from))
         return cudaErrorInvalidValue;
-    if ((to_device && !allocation_of(to, bytes)) || (from_device && !allocation_of(from, bytes)))
+    if ((to_device && !on_device(to, bytes)) || (from_device && !on_device(from, bytes)))
         return cudaErrorInvalidValue;
     return cudaSuccess;
 }
 
 // Pageable: neither device memory nor pinned host memory. A GPU cannot read it directly.
 inline bool is_pageable(const void *p) {
-    return !allocation_of(p, 0) && !find(device.pinned, p, 0);
+    return !on_device(p, 0) && !holds(device.pinned, p, 0);
 }
 
 // Copies as a GPU does. What the device can address is copied when the stream gets there. A
 // pageable source is staged before the call returns; a pageable destination is complete when it
 // returns.
 inline void copy(void *to, const void *from, size_t bytes, cudaStream_t s) {
-    bool stage = order() != AT_ONCE && is_pageable(from);
-    if (stage && is_pageable(to)) {
-        wait_for(end_of(s));
-        memmove(to, from, bytes);
-    } else if (stage) {
-        std::vector<char> staged((const char *)from, (const char *)from + bytes);
-        enqueue(s, [to, staged] { memcpy(to, staged.data(), staged.size()); });
+    const char *begin = (const char *)from;
+    Moment end;
+    if (is_pageable(from)) {
+        std::vector<char> staged(begin, begin + bytes);
+        end = enqueue(s, [to, staged] { memcpy(to, staged.data(), staged.size()); });
     } else {
-        Moment end = enqueue(s, [=] { memmove(to, from, bytes); });
-        if (is_pageable(to)) wait_for(end);
+        end = enqueue(s, [=] { memmove(to, from, bytes); });
     }
+    if (is_pageable(to)) wait_for(end);
 }
 
 }  // namespace emulator
@@ -130,12 +115,10 @@ inline void copy(void *to, const void *from, size_t bytes, cudaStream_t s) {
 inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes,
                                           cudaMemcpyKind kind, cudaStream_t stream = nullptr) {
     cudaStream_t s = emulator::stream_of(stream);
-    if (!s) return emulator::result(cudaErrorInvalidResourceHandle);
     if (bytes == 0) return emulator::result(cudaSuccess);
-    cudaError_t e = emulator::refuse_operation(s);
-    bool pageable = emulator::is_pageable(to) || emulator::is_pageable(from);
-    if (e == cudaSuccess && s->capture && pageable) e = emulator::refuse_wait(s);  // it may wait
-    if (e == cudaSuccess) e = emulator::check_copy(to, from, bytes, kind);
+    emulator::may_run(s);
+    if (emulator::is_pageable(to) || emulator::is_pageable(from)) emulator::may_wait(s);
+    cudaError_t e = emulator::check_copy(to, from, bytes, kind);
     if (e == cudaSuccess) emulator::copy(to, from, bytes, s);
     return emulator::result(e);
 }
@@ -144,28 +127,25 @@ inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes,
 // from pinned memory. A copy within the device returns at once.
 inline cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes,
                                      cudaMemcpyKind kind) {
-    cudaError_t refused = emulator::refuse_wait();
-    if (refused != cudaSuccess) return emulator::result(refused);
-    bool on_device = emulator::allocation_of(to, 0) && emulator::allocation_of(from, 0);
+    bool within = emulator::on_device(to, 0) && emulator::on_device(from, 0);
     bool pageable = emulator::is_pageable(from);
     if (pageable) emulator::wait_for_stream(&emulator::default_stream);
     cudaError_t e = cudaMemcpyAsync(to, from, bytes, kind);
-    if (!pageable && !on_device) emulator::wait_for_stream(&emulator::default_stream);
+    if (!pageable && !within) emulator::wait_for_stream(&emulator::default_stream);
     return e;
 }
 
 inline cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes,
                                           cudaStream_t stream = nullptr) {
     cudaStream_t s = emulator::stream_of(stream);
-    if (!s) return emulator::result(cudaErrorInvalidResourceHandle);
-    if (bytes && !emulator::allocation_of(p, bytes)) return emulator::result(cudaErrorInvalidValue);
-    cudaError_t refused = emulator::refuse_operation(s);
-    if (bytes && refused == cudaSuccess)
+    if (bytes && !emulator::on_device(p, bytes)) return emulator::result(cudaErrorInvalidValue);
+    emulator::may_run(s);
+    if (bytes)
         emulator::enqueue(s, [=] {
             memset(p, value, bytes);
             emulator::count_work("cudaMemset", 0, bytes, 0.0);
         });
-    return emulator::result(refused);
+    return emulator::result(cudaSuccess);
 }
 inline cudaError_t cudaMemset(void *p, int value, size_t bytes) {
     return cudaMemsetAsync(p, value, bytes);

@@ -19,7 +19,7 @@
 // ---- names and numbers as in NVIDIA's headers ----
 
 typedef enum {
-    CUBLAS_STATUS_SUCCESS = 0, CUBLAS_STATUS_ALLOC_FAILED = 3, CUBLAS_STATUS_INVALID_VALUE = 7,
+    CUBLAS_STATUS_SUCCESS = 0, CUBLAS_STATUS_INVALID_VALUE = 7,
     CUBLAS_STATUS_EXECUTION_FAILED = 13, CUBLAS_STATUS_NOT_SUPPORTED = 15,
 } cublasStatus_t;
 
@@ -81,7 +81,6 @@ typedef struct {
 inline const char *cublasLtGetStatusString(cublasStatus_t status) {
     switch (status) {
     case CUBLAS_STATUS_SUCCESS: return "CUBLAS_STATUS_SUCCESS";
-    case CUBLAS_STATUS_ALLOC_FAILED: return "CUBLAS_STATUS_ALLOC_FAILED";
     case CUBLAS_STATUS_INVALID_VALUE: return "CUBLAS_STATUS_INVALID_VALUE";
     case CUBLAS_STATUS_EXECUTION_FAILED: return "CUBLAS_STATUS_EXECUTION_FAILED";
     default: return "CUBLAS_STATUS_NOT_SUPPORTED";
@@ -91,18 +90,6 @@ inline const char *cublasLtGetStatusString(cublasStatus_t status) {
 // ---- descriptors ----
 
 namespace emulator {
-
-template <class T> inline cublasStatus_t create(T **p, T value) {
-    *p = (T *)malloc(sizeof(T));
-    if (!*p) return CUBLAS_STATUS_ALLOC_FAILED;
-    **p = value;
-    return CUBLAS_STATUS_SUCCESS;
-}
-
-inline cublasStatus_t destroy(void *p) {
-    free(p);
-    return CUBLAS_STATUS_SUCCESS;
-}
 
 // Copies an attribute, if the size that the caller states is right, as cuBLASLt does.
 inline cublasStatus_t set(void *field, size_t field_bytes, const void *value, size_t bytes) {
@@ -114,18 +101,24 @@ inline cublasStatus_t set(void *field, size_t field_bytes, const void *value, si
 }  // namespace emulator
 
 inline cublasStatus_t cublasLtCreate(cublasLtHandle_t *h) {
-    return emulator::create(h, emulator_cublas{ 0 });
+    *h = new emulator_cublas();
+    return CUBLAS_STATUS_SUCCESS;
 }
-inline cublasStatus_t cublasLtDestroy(cublasLtHandle_t h) { return emulator::destroy(h); }
+inline cublasStatus_t cublasLtDestroy(cublasLtHandle_t h) {
+    delete h;
+    return CUBLAS_STATUS_SUCCESS;
+}
 
 inline cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *d,
                                                       cublasComputeType_t compute,
                                                       cudaDataType_t scale) {
-    return emulator::create(d, emulator_matmul{ compute, scale, CUBLAS_OP_N, CUBLAS_OP_N,
-        CUBLASLT_EPILOGUE_DEFAULT, nullptr, nullptr, 0, 0 });
+    *d = new emulator_matmul{ compute, scale, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT,
+                              nullptr, nullptr, 0, 0 };
+    return CUBLAS_STATUS_SUCCESS;
 }
 inline cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t d) {
-    return emulator::destroy(d);
+    delete d;
+    return CUBLAS_STATUS_SUCCESS;
 }
 inline cublasStatus_t cublasLtMatmulDescSetAttribute(
         cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t attribute,
@@ -147,17 +140,21 @@ inline cublasStatus_t cublasLtMatmulDescSetAttribute(
 inline cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *l,
                                                         cudaDataType_t type, uint64_t rows,
                                                         uint64_t cols, int64_t ld) {
-    return emulator::create(l, emulator_layout{ (uint32_t)type, rows, cols, ld });
+    *l = new emulator_layout{ (uint32_t)type, rows, cols, ld };
+    return CUBLAS_STATUS_SUCCESS;
 }
 inline cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t l) {
-    return emulator::destroy(l);
+    delete l;
+    return CUBLAS_STATUS_SUCCESS;
 }
 
 inline cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *p) {
-    return emulator::create(p, emulator_preference{ CUBLASLT_REDUCTION_SCHEME_MASK });
+    *p = new emulator_preference{ CUBLASLT_REDUCTION_SCHEME_MASK };
+    return CUBLAS_STATUS_SUCCESS;
 }
 inline cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p) {
-    return emulator::destroy(p);
+    delete p;
+    return CUBLAS_STATUS_SUCCESS;
 }
 inline cublasStatus_t cublasLtMatmulPreferenceSetAttribute(
         cublasLtMatmulPreference_t d, cublasLtMatmulPreferenceAttributes_t attribute,
@@ -269,7 +266,7 @@ EMULATOR_UNCOUNTED inline float *pack(const void *data, int type, int64_t line, 
     return packed;
 }
 
-// The innermost loop: a tile of 16 x 4 sums, each column one vector.
+// The innermost loop adds K terms to a tile of 16 x 4 sums, each column one vector.
 typedef float Column __attribute__((vector_size(4*TILE_ROWS)));
 
 EMULATOR_UNCOUNTED inline void tile(Column out[TILE_COLS], const float *a, const float *b,
@@ -282,28 +279,20 @@ EMULATOR_UNCOUNTED inline void tile(Column out[TILE_COLS], const float *a, const
         c2 += x * b[2];
         c3 += x * b[3];
     }
-    out[0] = c0; out[1] = c1; out[2] = c2; out[3] = c3;
+    out[0] += c0; out[1] += c1; out[2] += c2; out[3] += c3;
 }
 
-// A tile of which the first `part` terms are summed apart from the others.
-EMULATOR_UNCOUNTED inline void split_tile(Column out[TILE_COLS], const float *a,
-                                                 const float *b, int64_t K, int64_t part) {
-    Column rest[TILE_COLS];
-    tile(out, a, b, part);
-    tile(rest, a + part*TILE_ROWS, b + part*TILE_COLS, K - part);
-    for (int j = 0; j < TILE_COLS; j++) out[j] += rest[j];
-}
-
-// product (m,n), column-major and contiguous, of packed panels.
+// product (m,n), column-major and contiguous, of packed panels. A split algorithm sums the first
+// half of K apart.
 EMULATOR_UNCOUNTED inline void multiply(float *product, const float *a, const float *b,
                             int64_t m, int64_t n, int64_t K, const Algorithm *algorithm) {
-    int64_t part = algorithm->split ? K / 2 : 0;
+    int64_t part = algorithm->split ? K / 2 : K;
     #pragma omp parallel for if (m*n*K > 1 << 15)
     for (int64_t j = 0; j < n; j += TILE_COLS)
         for (int64_t i = 0; i < m; i += TILE_ROWS) {
-            Column sums[TILE_COLS];
-            if (part == 0) tile(sums, a + i*K, b + j*K, K);
-            else split_tile(sums, a + i*K, b + j*K, K, part);
+            Column sums[TILE_COLS] = {};
+            tile(sums, a + i*K, b + j*K, part);
+            if (part < K) tile(sums, a + i*K + part*TILE_ROWS, b + j*K + part*TILE_COLS, K - part);
             for (int64_t jj = 0; jj < TILE_COLS && j + jj < n; jj++)
                 for (int64_t ii = 0; ii < TILE_ROWS && i + ii < m; ii++)
                     product[i + ii + (j + jj)*m] = sums[jj][ii];
@@ -359,8 +348,7 @@ struct Product {
     const Algorithm *algorithm;
 };
 
-#ifdef EMULATOR_COUNT
-// Its FLOP, and the bytes that it cannot do without.
+// Counts its FLOP, and the bytes that it cannot do without.
 inline void product_count(const Product &p) {
     uint64_t m = p.layoutD.rows, n = p.layoutD.cols;
     uint64_t K = p.d.transA != CUBLAS_OP_N ? p.layoutA.rows : p.layoutA.cols;
@@ -371,13 +359,8 @@ inline void product_count(const Product &p) {
     if (p.beta != 0.0f) read += out;                         // C
     if (e & 64) read += out;                                 // DGELU reads aux,
     else if (e & 128) written += out;                        // GELU_AUX writes it
-    std::string name = "cuBLASLt " + std::to_string(n) + "x" + std::to_string(m) + "x"
-                     + std::to_string(K);
-    count_work(name.c_str(), read, written, 2.0 * (double)(m*n) * (double)K);
+    count_work("cuBLASLt", read, written, 2.0 * (double)(m*n) * (double)K);
 }
-#else
-inline void product_count(const Product &) { }
-#endif
 
 inline void product_run(const Product &p) {
     int64_t m = (int64_t)p.layoutD.rows, n = (int64_t)p.layoutD.cols;
@@ -439,11 +422,11 @@ inline cublasStatus_t cublasLtMatmul(
         size_t, cudaStream_t stream) {
     cudaStream_t s = emulator::stream_of(stream);
     const emulator::Algorithm *how = emulator::algorithm_of(algorithm);
-    if (!handle || !alpha || !beta || !A || !B || !D || !s || !how)
+    if (!handle || !alpha || !beta || !A || !B || !D || !how)
         return CUBLAS_STATUS_INVALID_VALUE;
     cublasStatus_t status = emulator::check_matmul(d, layoutA, layoutB, layoutC, layoutD);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
-    if (emulator::refuse_operation(s) != cudaSuccess) return CUBLAS_STATUS_EXECUTION_FAILED;
+    emulator::may_run(s);
     if (emulator::epilogue_is(d, "fail")) return CUBLAS_STATUS_EXECUTION_FAILED;
     emulator::Product p = { *d, *layoutA, *layoutB, *layoutC, *layoutD, A, B, C, D,
                             *(const float *)alpha, *(const float *)beta, how };

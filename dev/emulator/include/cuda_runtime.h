@@ -75,21 +75,6 @@ inline float emulator_rsqrtf(float x) { return 1.0f / sqrtf(x); }
 inline int min(int a, int b) { return a < b ? a : b; }
 inline int max(int a, int b) { return a > b ? a : b; }
 
-// ---- what readers miss first: calling it ends the compilation with a line that says so ----
-
-#define EMULATOR_LACKS(name) \
-    template <class... Arguments> inline int name(Arguments...) { \
-        static_assert(sizeof...(Arguments) > 99, "dev/emulator has no " #name ": it has what the " \
-                      "kernels of this project call; add it beside them"); \
-        return 0; \
-    }
-EMULATOR_LACKS(__ballot_sync)
-EMULATOR_LACKS(__any_sync)
-EMULATOR_LACKS(__shfl_up_sync)
-EMULATOR_LACKS(__threadfence)
-EMULATOR_LACKS(atomicMax)
-EMULATOR_LACKS(cudaMallocManaged)
-
 #include "../host/memory.h"
 #include "../host/events.h"
 #include "../host/launch.h"

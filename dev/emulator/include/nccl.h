@@ -1,14 +1,12 @@
-// NCCL, as far as the trainer uses it, between processes on CPUs: every message travels over MPI.
+// NCCL, as far as the trainer uses it: sends and receives of bytes between processes on CPUs, over
+// MPI. A group of them is one operation of its stream. The trainer makes its collectives of these.
 //
-// A group of sends and receives is an operation of its stream; collectives are the trainer's own,
-// made of these. A message names the call that sent it: calls that do not match are reported, not
-// mixed up.
-//
-// With mpicxx and EMULATOR_MPI there may be many ranks, started by mpirun; without them there is
-// one. The first communicator of several ranks initializes MPI. The end of the program finalizes
-// MPI, unless a communicator still exists: then the program has failed. Where a GPU waits forever
-// for a rank that does not come, the emulator reports it after EMULATOR_TIMEOUT seconds (120).
+// A program has one communicator. With mpicxx and EMULATOR_MPI it may have many ranks, started by
+// mpirun, and initializes MPI. The end of the program finalizes MPI, unless the communicator still
+// exists: then the program has failed. Where a GPU waits forever for a rank that does not come, the
+// emulator reports it after EMULATOR_TIMEOUT seconds (120).
 #pragma once
+#include <limits.h>
 #include <sched.h>
 #include <unistd.h>
 #include <string>
@@ -21,7 +19,6 @@
 
 // ---- names and numbers as in NVIDIA's header ----
 
-typedef struct ncclComm *ncclComm_t;
 typedef struct { char internal[128]; } ncclUniqueId;
 
 // How many thread blocks a call may take changes nothing here.
@@ -42,51 +39,29 @@ inline const char *ncclGetErrorString(ncclResult_t e) {
     }
 }
 
-// ---- communicators and calls ----
-
-struct ncclComm {
-    int rank, size, device;
-    int tag;                           // MPI tag of its messages; 0: there is no MPI
+typedef struct ncclComm {
+    int rank, size;
     uint64_t calls;                    // made so far
-};
+} *ncclComm_t;
 
 namespace emulator {
 
-constexpr int HOST_BYTES = 64;
-
-// The message that each rank sends when a communicator is formed.
-struct Hello { ncclUniqueId id; char host[HOST_BYTES]; int device; };
-
-// A call, as the other ranks see it. peer: the other rank of a message.
-enum Kind { INIT, SEND, RECV, GOODBYE };
-struct Call { int kind, peer; uint64_t bytes, number; };
-
-// A call with the buffers, communicator and stream of its own rank.
-struct Request {
-    Call call;
-    const char *from;
-    char *to;
+// A call of ncclSend or ncclRecv.
+struct Message {
+    bool sends;
+    void *data;
+    size_t bytes;
+    int peer;                          // the other rank
     ncclComm_t comm;
     cudaStream_t stream;
-};
-
-typedef std::vector<char> Bytes;
-
-// A message being sent to another rank: its call, then its data.
-struct Outgoing {
-    Bytes bytes;
-    int to;
-#ifdef EMULATOR_MPI
-    MPI_Request request;
-#endif
+    uint64_t number;                   // of the rank's calls
 };
 
 struct Nccl {
-    int made;                          // communicators of several ranks, so far
-    int left;                          // of these, how many were destroyed
+    ncclComm_t comm;                   // null: not made yet, or destroyed
     bool open;                         // between ncclGroupStart and ncclGroupEnd
     ncclResult_t group_error;
-    std::vector<Request> group;
+    std::vector<Message> group;
     char error[512];
 };
 inline Nccl nccl;
@@ -101,245 +76,77 @@ inline ncclResult_t refuse(ncclResult_t e, const char *fmt, ...) {
     return e;
 }
 
-// ---- descriptions ----
-
-static const char *const call_names[] = { "ncclCommInitRank", "ncclSend", "ncclRecv",
-    "ncclCommDestroy" };
-
-// "ncclSend(12 bytes, to rank 3), call 7"
-inline std::string describe(const Call &c) {
-    std::string s = call_names[c.kind];
-    if (c.kind == INIT || c.kind == GOODBYE) return s;
-    s += "(" + std::to_string(c.bytes) + (c.kind == SEND ? " bytes, to" : " bytes, from");
-    return s + " rank " + std::to_string(c.peer) + "), call " + std::to_string(c.number);
-}
+#ifdef EMULATOR_MPI
 
 // ---- messages ----
 
-// A message is a Call and its data, so that the receiver can compare the sender's call with its
-// own. A send is over when it is received. A wait longer than EMULATOR_TIMEOUT seconds ends the
-// program with a report.
-
-inline Bytes message(const Call &call, const char *data, size_t bytes) {
-    Bytes m(sizeof call + bytes);
-    memcpy(m.data(), &call, sizeof call);
-    if (bytes) memcpy(m.data() + sizeof call, data, bytes);
-    return m;
+// "rank 0: ncclSend(12 bytes, to rank 3), call 7"
+inline std::string describe(const Message &m) {
+    return "rank " + std::to_string(m.comm->rank) + (m.sends ? ": ncclSend(" : ": ncclRecv(") +
+           std::to_string(m.bytes) + (m.sends ? " bytes, to" : " bytes, from") + " rank " +
+           std::to_string(m.peer) + "), call " + std::to_string(m.number);
 }
-
-inline Call call_of(const Bytes &message) {
-    Call c;
-    memcpy(&c, message.data(), sizeof c);
-    return c;
-}
-
-#ifdef EMULATOR_MPI
-
-inline unsigned timeout(void) { return (unsigned)setting("EMULATOR_TIMEOUT", 120); }
 
 // Repeats `done` until it returns true; between two tries other processes can use the core.
-template <class Try>
-inline void wait_for_rank(int other, const ncclComm *comm, const Call &call, Try done) {
-    double begin = now();
+template <class Try> inline void wait_for_peer(const Message &m, Try done) {
+    double begin = now(), seconds = (double)setting("EMULATOR_TIMEOUT", 120);
     for (int tries = 0; !done(); tries++) {
         if (tries < 100) sched_yield();
         else usleep(50);
-        if (now() - begin > timeout())
-            fail("rank %d: %s, has waited %u s for rank %d; a GPU would wait forever", comm->rank,
-                 describe(call).c_str(), timeout(), other);
+        if (now() - begin > seconds)
+            fail("%s, has waited %.0f s for rank %d; a GPU would wait forever", describe(m).c_str(),
+                 seconds, m.peer);
     }
 }
 
-// A synchronous send: it is complete only once the other rank receives it, since NCCL does not
-// promise to buffer messages. MPI's own errors end the program, MPI's default.
-inline void send_begin(Outgoing *o, const ncclComm *comm) {
-    if (o->bytes.size() > 0x7FFFFFFF) fail("rank %d: a message of more than 2 GB", comm->rank);
-    MPI_Issend(o->bytes.data(), (int)o->bytes.size(), MPI_CHAR, o->to, comm->tag, MPI_COMM_WORLD,
-               &o->request);
-}
-
-inline void send_end(Outgoing *o, const ncclComm *comm) {
-    wait_for_rank(o->to, comm, call_of(o->bytes), [=] {
-        int done;
-        MPI_Test(&o->request, &done, MPI_STATUS_IGNORE);
-        return done != 0;
-    });
-}
-
-inline Bytes receive(int from, const ncclComm *comm, const Call &call) {
+inline void receive(const Message &m) {
     MPI_Status status;
-    int size;
-    wait_for_rank(from, comm, call, [&] {
-        int there;
-        MPI_Iprobe(from, comm->tag, MPI_COMM_WORLD, &there, &status);
+    int there, bytes;
+    wait_for_peer(m, [&] {
+        MPI_Iprobe(m.peer, 0, MPI_COMM_WORLD, &there, &status);
         return there != 0;
     });
-    MPI_Get_count(&status, MPI_CHAR, &size);
-    Bytes bytes((size_t)size);
-    MPI_Recv(bytes.data(), size, MPI_CHAR, from, comm->tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-    return bytes;
+    MPI_Get_count(&status, MPI_CHAR, &bytes);
+    if ((size_t)bytes != m.bytes)
+        fail("%s, but rank %d sent %d bytes", describe(m).c_str(), m.peer, bytes);
+    MPI_Recv(m.data, bytes, MPI_CHAR, m.peer, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 }
 
-#else   // one rank alone sends nothing
-
-inline void send_begin(Outgoing *, const ncclComm *) { }
-inline void send_end(Outgoing *, const ncclComm *) { }
-__attribute__((noinline))
-inline Bytes receive(int, const ncclComm *, const Call &) { return {}; }
-
-#endif
-
-// Both ranks see the mismatch. One reports it; the other sleeps until mpirun ends it. The lower
-// rank reports, or the receiver of a send, whose sender takes it for delivered and goes on.
-__attribute__((noreturn, noinline))
-inline void fail_mismatch(const ncclComm *comm, const Call &mine, int other, const Call &theirs) {
-    bool first = theirs.kind == SEND || (comm->rank < other && mine.kind != GOODBYE);
-    if (!first) sleep(3);
-    fail("rank %d: %s, but rank %d called %s", comm->rank, describe(mine).c_str(), other,
-         describe(theirs).c_str());
-}
-
-// ---- what all ranks do together: forming a communicator, and leaving it ----
-
-// Sends every rank the same, and returns what the ranks sent, in rank order.
-inline std::vector<Bytes> exchange(const ncclComm *comm, const Call &call,
-                                          const char *from) {
-    std::vector<Bytes> parts((size_t)comm->size);
-    std::vector<Outgoing> sends((size_t)comm->size);
-    for (int r = 0; r < comm->size; r++) {
-        sends[(size_t)r].to = r;
-        sends[(size_t)r].bytes = message(call, from, call.bytes);
-        if (r == comm->rank) parts[(size_t)r] = sends[(size_t)r].bytes;
-        else send_begin(&sends[(size_t)r], comm);
+// Starts all sends before the first receive waits, so that two ranks can exchange data. A send is
+// synchronous, over only once the other rank receives it, since NCCL does not promise to buffer
+// messages.
+inline void group_run(const std::vector<Message> &group) {
+    std::vector<MPI_Request> requests(group.size());
+    for (size_t i = 0; i < group.size(); i++) {
+        const Message &m = group[i];
+        if (m.bytes > INT_MAX) fail("%s: more than 2 GB", describe(m).c_str());
+        if (m.sends)
+            MPI_Issend(m.data, (int)m.bytes, MPI_CHAR, m.peer, 0, MPI_COMM_WORLD, &requests[i]);
     }
-    for (int r = 0; r < comm->size; r++) {
-        if (r == comm->rank) continue;
-        parts[(size_t)r] = receive(r, comm, call);
-        Call theirs = call_of(parts[(size_t)r]);
-        if (theirs.kind != call.kind) fail_mismatch(comm, call, r, theirs);
-    }
-    for (int r = 0; r < comm->size; r++)
-        if (r != comm->rank) send_end(&sends[(size_t)r], comm);
-    return parts;
+    for (const Message &m : group) if (!m.sends) receive(m);
+    for (size_t i = 0; i < group.size(); i++)
+        if (group[i].sends)
+            wait_for_peer(group[i], [&] {
+                int done;
+                MPI_Test(&requests[i], &done, MPI_STATUS_IGNORE);
+                return done != 0;
+            });
 }
 
-// ---- sends, receives, and groups ----
+// ---- forming a communicator ----
 
-// A group of calls between ncclGroupStart and ncclGroupEnd is one operation of its stream, by one
-// communicator; a call outside of a group is a group of one.
+// What each rank tells all others.
+struct Hello { ncclUniqueId id; char host[64]; int device; };
 
-inline void receive_run(const Request &q) {
-    Bytes got = receive(q.call.peer, q.comm, q.call);
-    Call theirs = call_of(got);
-    if (theirs.kind != SEND || theirs.bytes != q.call.bytes)
-        fail_mismatch(q.comm, q.call, q.call.peer, theirs);
-    if (theirs.bytes) memcpy(q.to, got.data() + sizeof theirs, theirs.bytes);
-}
-
-// Starts all sends of a group before its first receive waits, so that two ranks can exchange data.
-inline void group_run(const std::vector<Request> &group) {
-    const ncclComm *comm = group[0].comm;
-    std::vector<Outgoing> sends;
-    for (const Request &q : group) {
-        if (q.call.kind != SEND) continue;
-        sends.emplace_back();
-        sends.back().to = q.call.peer;
-        sends.back().bytes = message(q.call, q.from, q.call.bytes);
-    }
-    for (Outgoing &o : sends) send_begin(&o, comm);
-    for (const Request &q : group) if (q.call.kind == RECV) receive_run(q);
-    for (Outgoing &o : sends) send_end(&o, comm);
-}
-
-inline void group_enqueue(const std::vector<Request> &group) {
-    enqueue(group[0].stream, [group] { group_run(group); });
-}
-
-// ---- checks of a call's arguments ----
-
-// A call that NCCL would refuse, or for which the behaviour is undefined on a GPU (a host pointer,
-// a buffer that is too short), returns an error here.
-
-// NCCL can access what a GPU can: device memory and pinned host memory.
-inline ncclResult_t check_buffer(const char *call, const void *p, size_t bytes) {
-    if (bytes == 0) return ncclSuccess;
-    if (find(device.allocations, p, bytes) || find(device.pinned, p, bytes)) return ncclSuccess;
-    if (is_pageable(p))
-        return refuse(ncclInvalidArgument, "%s: %p is not memory of the device", call, p);
-    return refuse(ncclInvalidArgument, "%s: the buffer, %zu bytes at %p, goes beyond what is "
-                  "allocated", call, bytes, p);
-}
-
-// Every call comes here. It is checked, then queued, or appended to the open group.
-inline ncclResult_t request(Call call, const void *from, void *to, ncclComm_t comm,
-                                   cudaStream_t stream) {
-    const char *name = call_names[call.kind];
-    if (!comm) return refuse(ncclInvalidArgument, "%s: there is no communicator", name);
-    Request q = { call, (const char *)from, (char *)to, comm, stream_of(stream) };
-    if (!q.stream) return refuse(ncclInvalidArgument, "%s: there is no such stream", name);
-    if (q.stream->capture)
-        return refuse(ncclInvalidUsage, "%s: the emulator captures no collectives", name);
-    if (call.peer < 0 || call.peer >= comm->size)
-        return refuse(ncclInvalidArgument, "%s: rank %d of %d", name, call.peer, comm->size);
-    ncclResult_t e = check_buffer(name, call.kind == SEND ? from : to, call.bytes);
-    if (e != ncclSuccess) return e;
-    if (call.peer == comm->rank)
-        return refuse(ncclInvalidArgument, "%s: the emulator has no messages of a rank to itself",
-                      name);
-    if (!nccl.group.empty() && (nccl.group[0].comm != comm || nccl.group[0].stream != q.stream))
-        return refuse(ncclInvalidUsage, "%s: the emulator's groups have one communicator and one "
-                      "stream", name);
-    q.call.number = ++comm->calls;
-    if (nccl.open) nccl.group.push_back(q);
-    else group_enqueue({ q });
-    return ncclSuccess;
-}
-
-// ---- forming and leaving a communicator ----
-
-// Forming: MPI starts, then all ranks exchange a Hello and check that they have the same unique id
-// and a GPU each. Leaving: each rank waits for what it has queued, then for all other ranks to leave
-// the communicator too.
-
-#ifdef EMULATOR_MPI
-
-// MPI_Finalize waits for all ranks. A rank that still has a communicator has failed, and the others
-// will not call MPI_Finalize: mpirun ends them.
-inline void finalize_mpi(void) {
-    if (nccl.left == nccl.made) MPI_Finalize();
-}
-
-inline ncclResult_t start_mpi(int rank, int size) {
-    int started, level, mpi_rank, mpi_size;
-    MPI_Initialized(&started);
-    if (!started) MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level);
-    if (!started) atexit(finalize_mpi);
-    MPI_Comm_rank(MPI_COMM_WORLD, &mpi_rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &mpi_size);
-    if (rank == mpi_rank && size == mpi_size) return ncclSuccess;
-    return refuse(ncclInvalidUsage, "ncclCommInitRank: rank %d of %d, but MPI says rank %d of %d "
-                  "(mpirun -n %d starts as many)", rank, size, mpi_rank, mpi_size, size);
-}
-
-#else
-
-inline ncclResult_t start_mpi(int, int size) {
-    return refuse(ncclSystemError, "ncclCommInitRank: %d ranks, but this program was built "
-                  "without MPI (mpicxx -DEMULATOR_MPI)", size);
-}
-
-#endif
-
-// Ranks of one host must have a GPU each, unless NCCL_MULTI_RANK_GPU_ENABLE is set.
-inline ncclResult_t check_hellos(const std::vector<Bytes> &parts) {
-    const char *shared = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
-    std::vector<Hello> hellos(parts.size());
-    for (size_t r = 0; r < parts.size(); r++) {
-        memcpy(&hellos[r], parts[r].data() + sizeof(Call), sizeof(Hello));
+// All have the same unique id. Ranks of one host have a GPU each, unless the environment says that
+// they may share one.
+inline ncclResult_t check_hellos(const std::vector<Hello> &hellos) {
+    bool shared = getenv("NCCL_HOSTID") || getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    for (size_t r = 0; r < hellos.size(); r++) {
         if (memcmp(&hellos[r].id, &hellos[0].id, sizeof(ncclUniqueId)) != 0)
             return refuse(ncclInvalidUsage, "ncclCommInitRank: ranks 0 and %zu have different "
                           "unique ids", r);
-        for (size_t k = 0; k < r && !(shared && atoi(shared)); k++)
+        for (size_t k = 0; k < r && !shared; k++)
             if (hellos[k].device == hellos[r].device && strcmp(hellos[k].host, hellos[r].host) == 0)
                 return refuse(ncclInvalidUsage, "Duplicate GPU detected: ranks %zu and %zu both on "
                               "device %d of %s", k, r, hellos[k].device, hellos[k].host);
@@ -347,14 +154,63 @@ inline ncclResult_t check_hellos(const std::vector<Bytes> &parts) {
     return ncclSuccess;
 }
 
-inline ncclResult_t exchange_hellos(ncclComm_t comm, const ncclUniqueId &id) {
-    Hello hello = { id, "", comm->device };
-    const char *host = getenv("NCCL_HOSTID");
-    if (host) snprintf(hello.host, sizeof hello.host, "%s", host);
-    else gethostname(hello.host, sizeof hello.host - 1);
-    comm->tag = 100 + nccl.made;
-    return check_hellos(exchange(comm, { INIT, 0, sizeof hello, 0 },
-                                 (const char *)&hello));
+// MPI_Finalize waits for all ranks. A rank that still has a communicator has failed, and the others
+// will not call MPI_Finalize: mpirun ends them.
+inline void finalize_mpi(void) {
+    if (!nccl.comm) MPI_Finalize();
+}
+
+inline ncclResult_t join(int size, const ncclUniqueId &id, int rank) {
+    int level, mpi_rank, mpi_size;
+    MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level);
+    atexit(finalize_mpi);
+    MPI_Comm_rank(MPI_COMM_WORLD, &mpi_rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &mpi_size);
+    if (rank != mpi_rank || size != mpi_size)
+        return refuse(ncclInvalidUsage, "ncclCommInitRank: rank %d of %d, but MPI says rank %d of "
+                      "%d (mpirun -n %d starts as many)", rank, size, mpi_rank, mpi_size, size);
+    Hello own = { id, "", device_number() };
+    std::vector<Hello> all((size_t)size);
+    gethostname(own.host, sizeof own.host - 1);
+    MPI_Allgather(&own, sizeof own, MPI_CHAR, all.data(), sizeof own, MPI_CHAR, MPI_COMM_WORLD);
+    return check_hellos(all);
+}
+
+#else
+
+inline void group_run(const std::vector<Message> &) { }
+inline ncclResult_t join(int size, const ncclUniqueId &, int) {
+    return refuse(ncclSystemError, "ncclCommInitRank: %d ranks, but this program was built "
+                  "without MPI (mpicxx -DEMULATOR_MPI)", size);
+}
+
+#endif
+
+// ---- queueing ----
+
+// A group is one operation of the stream of its calls.
+inline void group_enqueue(const std::vector<Message> &group) {
+    enqueue(group[0].stream, [group] { group_run(group); });
+}
+
+// Every message comes here. It is checked, then queued, or appended to the open group. Refused is
+// also what is undefined on a GPU: a host pointer, or a buffer that is too short.
+inline ncclResult_t request(Message m) {
+    const char *name = m.sends ? "ncclSend" : "ncclRecv";
+    if (m.peer < 0 || m.peer >= m.comm->size || m.peer == m.comm->rank)
+        return refuse(ncclInvalidArgument, "%s: rank %d of %d with rank %d", name, m.comm->rank,
+                      m.comm->size, m.peer);
+    if (is_pageable(m.data))
+        return refuse(ncclInvalidArgument, "%s: %p is not memory of the device", name, m.data);
+    if (!on_device(m.data, m.bytes) && !holds(device.pinned, m.data, m.bytes))
+        return refuse(ncclInvalidArgument, "%s: the buffer, %zu bytes at %p, goes beyond what is "
+                      "allocated", name, m.bytes, m.data);
+    if (!nccl.group.empty() && nccl.group[0].stream != m.stream)
+        return refuse(ncclInvalidUsage, "%s: the emulator's groups have one stream", name);
+    m.number = ++m.comm->calls;
+    if (nccl.open) nccl.group.push_back(m);
+    else group_enqueue({ m });
+    return ncclSuccess;
 }
 
 }  // namespace emulator
@@ -363,40 +219,29 @@ inline ncclResult_t exchange_hellos(ncclComm_t comm, const ncclUniqueId &id) {
 
 inline const char *ncclGetLastError(ncclComm_t) { return emulator::nccl.error; }
 
-// Rank 0 calls this for all ranks. With NCCL_COMM_ID set, every rank gets the same id by itself.
+// Rank 0 calls this for all ranks.
 inline ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
     memset(id, 0, sizeof *id);
-    const char *address = getenv("NCCL_COMM_ID");
-    snprintf(id->internal, sizeof id->internal, "%s %d %.9f", address ? address : "emulator",
-             address ? 0 : (int)getpid(), address ? 0.0 : emulator::now());
+    snprintf(id->internal, sizeof id->internal, "%d %.9f", (int)getpid(), emulator::now());
     return ncclSuccess;
 }
 
 inline ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqueId id,
                                                   int rank, ncclConfig_t *) {
-    *comm = nullptr;
-    ncclResult_t e = size > 1 ? emulator::start_mpi(rank, size) : ncclSuccess;
-    if (e != ncclSuccess) return e;
-    ncclComm c = { rank, size, emulator::device_number(), 0, 0 };
-    if (size > 1) e = emulator::exchange_hellos(&c, id);
-    if (e != ncclSuccess) return e;
-    emulator::nccl.made += size > 1;
-    *comm = new ncclComm(c);
-    return ncclSuccess;
+    ncclResult_t e = emulator::join(size, id, rank);
+    if (e == ncclSuccess) emulator::nccl.comm = *comm = new ncclComm{ rank, size, 0 };
+    return e;
 }
 
-// Waits for what is queued, then for all other ranks to leave.
+// Waits for what is queued.
 inline ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     emulator::wait_for_all();
-    emulator::exchange(comm, { emulator::GOODBYE, 0, 0, ++comm->calls }, nullptr);
-    emulator::nccl.left += comm->tag != 0;
+    emulator::nccl.comm = nullptr;
     delete comm;
     return ncclSuccess;
 }
 
 inline ncclResult_t ncclGroupStart(void) {
-    if (emulator::nccl.open)
-        return emulator::refuse(ncclInvalidUsage, "ncclGroupStart: a group is open already");
     emulator::nccl.open = true;
     return ncclSuccess;
 }
@@ -404,24 +249,19 @@ inline ncclResult_t ncclGroupStart(void) {
 // Queues the calls made since ncclGroupStart, or none of them if one was refused.
 inline ncclResult_t ncclGroupEnd(void) {
     emulator::Nccl *n = &emulator::nccl;
-    if (!n->open) return emulator::refuse(ncclInvalidUsage, "ncclGroupEnd: no group is open");
-    n->open = false;
     ncclResult_t e = n->group_error;
-    std::vector<emulator::Request> group;
-    group.swap(n->group);
+    if (e == ncclSuccess && !n->group.empty()) emulator::group_enqueue(n->group);
+    n->open = false;
+    n->group.clear();
     n->group_error = ncclSuccess;
-    if (e == ncclSuccess && !group.empty()) emulator::group_enqueue(group);
     return e;
 }
 
-// ---- the calls ----
-
-// Of bytes alone.
 inline ncclResult_t ncclSend(const void *from, size_t bytes, ncclDataType_t, int peer,
                                     ncclComm_t comm, cudaStream_t stream) {
-    return emulator::request({ emulator::SEND, peer, bytes, 0 }, from, nullptr, comm, stream);
+    return emulator::request({ true, (void *)from, bytes, peer, comm, stream, 0 });
 }
 inline ncclResult_t ncclRecv(void *to, size_t bytes, ncclDataType_t, int peer,
                                     ncclComm_t comm, cudaStream_t stream) {
-    return emulator::request({ emulator::RECV, peer, bytes, 0 }, nullptr, to, comm, stream);
+    return emulator::request({ false, to, bytes, peer, comm, stream, 0 });
 }

@@ -54,14 +54,9 @@ template <class F> static void with_integer(const Step &s, Type t, F f) {
     }
 }
 
-template <class F> static void with_float(const Step &s, Type t, F f) {
+template <class F> static void with_number(const Step &s, Type t, F f) {
     if (t == F32) f(float());
     else if (t == F64) f(double());
-    else refuse_type(s);
-}
-
-template <class F> static void with_number(const Step &s, Type t, F f) {
-    if (t == F32 || t == F64) with_float(s, t, f);
     else with_integer(s, t, f);
 }
 
@@ -84,9 +79,6 @@ template <class T, class R, class F> static void compute(Step &s, F f) {
 
 template <class F> static void integers(Step &s, F f) {
     with_integer(s, s.i.type, [&](auto t) { compute<decltype(t), decltype(t)>(s, f); });
-}
-template <class F> static void floats(Step &s, F f) {
-    with_float(s, s.i.type, [&](auto t) { compute<decltype(t), decltype(t)>(s, f); });
 }
 template <class F> static void numbers(Step &s, F f) {
     with_number(s, s.i.type, [&](auto t) { compute<decltype(t), decltype(t)>(s, f); });
@@ -213,17 +205,17 @@ const Meaning arithmetic[] = {
     { "mul mul.rn mul.lo", BINARY(numbers, a * b) },
     { "mul.wide", BINARY(widened, a * b) },
     { "mad.lo", TERNARY(integers, a * b + c) },
-    { "fma.rn", TERNARY(floats, std::fma(a, b, c)) },
+    { "fma.rn", TERNARY(numbers, std::fma(a, b, c)) },
     { "div div.rn div.full div.approx", BINARY(numbers, quotient(a, b)) },
     { "rem", BINARY(integers, remainder(a, b)) },
     { "abs", UNARY(numbers, larger<decltype(a)>(a, -a)) },
     { "min", BINARY(numbers, smaller(a, b)) },
     { "max", BINARY(numbers, larger(a, b)) },
-    { "sqrt.rn sqrt.approx", UNARY(floats, std::sqrt(a)) },
-    { "rsqrt.approx", UNARY(floats, 1 / std::sqrt(a)) },
-    { "rcp.rn rcp.approx", UNARY(floats, 1 / a) },
-    { "ex2.approx", UNARY(floats, std::exp2(a)) },
-    { "ex2.approx.ftz", UNARY(floats, without_denormals(std::exp2(without_denormals(a)))) },
+    { "sqrt.rn sqrt.approx", UNARY(numbers, std::sqrt(a)) },
+    { "rsqrt.approx", UNARY(numbers, 1 / std::sqrt(a)) },
+    { "rcp.rn rcp.approx", UNARY(numbers, 1 / a) },
+    { "ex2.approx", UNARY(numbers, std::exp2(a)) },
+    { "ex2.approx.ftz", UNARY(numbers, without_denormals(std::exp2(without_denormals(a)))) },
 
     { "and", BINARY(logic, a & b) },
     { "or", BINARY(logic, a | b) },

@@ -79,34 +79,28 @@ static void sync_warp(Step &s) { s.warp.syncs++; }
 
 enum Shuffle { BUTTERFLY, INDEX };
 
-// shfl d|p, a, by, c: c holds the last lane that may be read, and a mask that splits the warp into
-// segments. A lane whose source lies beyond keeps its own number.
+// shfl d|p, a, by, c: c is 31 for shuffles of the whole warp.
 template <Shuffle KIND> static void shuffle(Step &s) {
     uint64_t given[32];
     memcpy(given, s.row(1), sizeof given);
     for_lanes(s.lanes, [&](int l) {
-        int by = (int)s.row(2)[l] & 31, c = (int)s.row(3)[l], segments = c >> 8 & 31;
-        int end = (l & segments) | (c & 31 & ~segments);
-        int from = KIND == BUTTERFLY ? l ^ by : (l & segments) | (by & ~segments);
-        bool inside = from <= end;
-        if (!inside) from = l;
+        int by = (int)s.row(2)[l] & 31, from = KIND == BUTTERFLY ? l ^ by : by;
+        if (s.row(3)[l] != 31) fault(s, l, "a shuffle within segments of a warp is not known");
         if (!(s.lanes >> from & 1)) fault(s, l, "shuffle from lane %d, which takes no part", from);
         s.row(0)[l] = (uint32_t)given[from];
-        if (s.i.operands[0].rows.size() > 1) s.row(0, 1)[l] = inside;
+        if (s.i.operands[0].rows.size() > 1) s.row(0, 1)[l] = true;
     });
 }
 
 // ---- tensor cores: the PTX manual's pictures of which lane holds which element ----
 
-static float bf16(uint64_t half) {
-    uint32_t b = (uint32_t)half << 16;
+// Two bf16 share a register, the first one in the lower half.
+static float half_of(uint64_t bits, int k) {
+    uint32_t b = (uint32_t)(bits >> 16*k) << 16;
     float x;
     memcpy(&x, &b, sizeof x);
     return x;
 }
-
-// Two halves of a register are neighbours, the lower one first.
-static float half_of(uint64_t bits, int k) { return bf16(k ? bits >> 16 & 0xFFFF : bits & 0xFFFF); }
 
 static void whole_warp(const Step &s) {
     if (s.lanes != ~0u) fault(s, __builtin_ctz(s.lanes), "a part of a warp: lanes %08x", s.lanes);

@@ -71,18 +71,14 @@ static size_t rounded_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 // ---- instructions by name ----
 
-static bool is_named(const Meaning &m, const std::string &name) {
-    return (" " + std::string(m.names) + " ").find(" " + name + " ") != std::string::npos;
-}
-
 static const Meaning *find_meaning(const std::string &name) {
     static std::map<std::string, const Meaning *> known;
-    auto place = known.find(name);
-    if (place != known.end()) return place->second;
-    const Meaning *found = nullptr;
-    for (const Meaning *table : { instructions, arithmetic })
-        for (const Meaning *m = table; m->names; m++) if (is_named(*m, name)) found = m;
-    return known[name] = found;
+    if (known.empty())
+        for (const Meaning *table : { instructions, arithmetic })
+            for (const Meaning *m = table; m->names; m++)
+                for (const std::string &n : words(m->names)) known[n] = m;
+    auto found = known.find(name);
+    return found == known.end() ? nullptr : found->second;
 }
 
 // ---- the parser ----
@@ -94,8 +90,8 @@ struct Parser {
     std::map<std::string, Variable> shared;                // outside of kernels
     // of the kernel that is being read
     Kernel *kernel = nullptr;
-    std::vector<std::map<std::string, int>> scopes;        // rows of registers; empty before its {
-    std::map<std::string, int> rows;                       // of constants, addresses and specials
+    int depth = 0;                                         // of braces; 0 before its first one
+    std::map<std::string, int> rows;                       // of registers, constants, addresses ...
     std::map<std::string, int> labels;
     std::vector<std::pair<size_t, std::string>> jumps;     // instructions, and where they go
     std::vector<int> dynamic;                              // rows: where dynamic memory begins
@@ -119,12 +115,12 @@ struct Parser {
 
     void constant(int row, uint64_t value) { kernel->constants[row] = value; }
 
-    // The address of a variable within its space.
+    // The address of a variable within its space. What is no variable is a register.
     void symbol(int row, const std::string &name) {
         for (const Variable &p : kernel->parameters)
             if (p.name == name) return constant(row, p.at);
         auto found = shared.find(name);
-        if (found == shared.end()) refuse("there is no variable " + name);
+        if (found == shared.end()) return;
         if (found->second.bytes == 0) dynamic.push_back(row);
         else constant(row, place_shared(found->second));
     }
@@ -132,22 +128,18 @@ struct Parser {
     // 12, -1, 0f3F800000, 0d3FF0000000000000
     static uint64_t number(const std::string &s) {
         bool is_float = s.size() > 2 && s[0] == '0' && (s[1] == 'f' || s[1] == 'd');
-        if (is_float) return strtoull(s.c_str() + 2, nullptr, 16);
-        return s[0] == '-' ? (uint64_t)strtoll(s.c_str(), nullptr, 0)
-                           : strtoull(s.c_str(), nullptr, 0);
+        return is_float ? strtoull(s.c_str() + 2, nullptr, 16) : strtoull(s.c_str(), nullptr, 0);
     }
 
+    // A register is known when it is first named: a name means the same in all scopes of a kernel.
     int row(const std::string &name) {
-        for (size_t i = scopes.size(); i-- > 0; ) {
-            auto found = scopes[i].find(name);
-            if (found != scopes[i].end()) return found->second;
-        }
         auto found = rows.find(name);
         if (found != rows.end()) return found->second;
         int r = rows[name] = kernel->rows++;
-        if (name[0] == '%') kernel->specials[r] = name;
+        bool special = name == "%laneid" || name.find('.') != std::string::npos;      // %tid.x
+        if (special) kernel->specials[r] = name;
         else if (isdigit(name[0]) || name[0] == '-') constant(r, number(name));
-        else if (name != "_") symbol(r, name);             // _: a result that nobody wants
+        else symbol(r, name);
         return r;
     }
 
@@ -202,20 +194,8 @@ struct Parser {
         kernel->code.push_back(i);
     }
 
-    void registers(const std::string &s) {                 // .reg .b32 %r<12>
-        for (const std::string &piece : split(s.substr(s.find('%')), ',')) {
-            size_t bracket = piece.find('<');
-            std::string name = piece.substr(0, bracket);
-            if (bracket == std::string::npos) scopes.back()[name] = kernel->rows++;
-            else
-                for (int i = 0; i < atoi(piece.c_str() + bracket + 1); i++)
-                    scopes.back()[name + std::to_string(i)] = kernel->rows++;
-        }
-    }
-
     void statement(const std::string &s) {
-        if (begins(s, ".reg")) registers(s);
-        else if (begins(s, ".shared")) {
+        if (begins(s, ".shared")) {
             Variable v = variable(s);
             constant(rows[v.name] = kernel->rows++, place_shared(v));
         } else if (s[0] == '.') directive(s);
@@ -224,7 +204,7 @@ struct Parser {
 
     void directive(const std::string &s) {
         static const char *const known[] = { ".version", ".target", ".address_size", ".pragma",
-                                             ".maxntid", ".minnctapersm", ".reqntid" };
+                                             ".maxntid", ".minnctapersm", ".reqntid", ".reg" };
         for (const char *name : known) if (begins(s, name)) return;
         refuse("the interpreter does not know " + s);
     }
@@ -268,11 +248,10 @@ struct Parser {
         while (!(s = trimmed(s)).empty()) {
             size_t end = s.find(';');
             if (s[0] == '{') {
-                scopes.emplace_back();
+                depth++;
                 end = 0;
             } else if (s[0] == '}') {
-                scopes.pop_back();
-                if (scopes.empty()) return kernel_end();
+                if (--depth == 0) return kernel_end();
                 end = 0;
             } else if (end != std::string::npos) statement(s.substr(0, end));
             else if (s.back() == ':') labels[s.substr(0, s.size() - 1)] = (int)kernel->code.size();
@@ -312,7 +291,7 @@ struct Parser {
         std::string s = trimmed(text.substr(0, text.find("//")));
         if (s.empty()) return;
         if (!kernel) module(s);
-        else if (!scopes.empty() || s[0] == '{') body(s);
+        else if (depth > 0 || s[0] == '{') body(s);
         else if (begins(s, ".param")) parameter(s);
         else if (s != ")") directive(s);
     }

@@ -3,8 +3,7 @@
 // A block's warps take turns: one runs until all its lanes have exited or wait at a barrier. In a
 // warp, the lanes that are at the lowest instruction run together; so those that took a branch are
 // waited for where the ways meet again. Since races are found by what is missing between accesses,
-// not by their effect, this order is as good as any other; EMULATOR_SHUFFLE=1 (2, 3...) makes warps
-// take turns in another one.
+// not by their effect, this order is as good as any other.
 #include <cxxabi.h>
 #include <dlfcn.h>
 #include <stdarg.h>
@@ -111,17 +110,14 @@ static void step(Block &b, Warp &w, uint32_t ready) {
     s.i.meaning->run(s);
 }
 
-// Lets a warp run, for so many steps at most (-1: any number).
-static void run(Block &b, Warp &w, long steps) {
-    for (; steps != 0; steps--) {
-        uint32_t ready = ~(w.exited | w.at_barrier | w.in_collective);
-        if (ready) { step(b, w, ready); continue; }
-        if (!w.in_collective) return;
-        int lane = __builtin_ctz(w.in_collective);
-        Step stuck = { b, w, b.kernel.code[w.pc[lane]], w.in_collective };
-        fault(stuck, lane, "lanes %08x wait for others: %08x are at a barrier, %08x have exited",
-              w.in_collective, w.at_barrier, w.exited);
-    }
+// Lets a warp run until all lanes have exited or wait at a barrier.
+static void run(Block &b, Warp &w) {
+    while (uint32_t ready = ~(w.exited | w.at_barrier | w.in_collective)) step(b, w, ready);
+    if (!w.in_collective) return;
+    int lane = __builtin_ctz(w.in_collective);
+    Step stuck = { b, w, b.kernel.code[w.pc[lane]], w.in_collective };
+    fault(stuck, lane, "lanes %08x wait for others: %08x are at a barrier, %08x have exited",
+          w.in_collective, w.at_barrier, w.exited);
 }
 
 // ---- a block ----
@@ -165,24 +161,11 @@ static void block_begin(Block *b) {
     }
 }
 
-static uint64_t mix(uint64_t x) {
-    x = (x ^ x >> 33) * 0xFF51AFD7ED558CCD;
-    x = (x ^ x >> 33) * 0xC4CEB9FE1A85EC53;
-    return x ^ x >> 33;
-}
-
 // All warps run until they wait at the barrier; then it opens, until all have exited.
-static void block_run(Block *b, uint64_t shuffle) {
+static void block_run(Block *b) {
     for (bool alive = true; alive; b->barriers++) {
-        std::vector<Warp *> runs;
-        for (Warp &w : b->warps) runs.push_back(&w);
-        while (!runs.empty()) {
-            shuffle = shuffle ? mix(shuffle) | 1 : 0;
-            size_t next = shuffle / 2 % runs.size();
-            run(*b, *runs[next], shuffle ? (long)(shuffle >> 32) % 200 + 1 : -1);
-            if (!~(runs[next]->exited | runs[next]->at_barrier)) runs.erase(runs.begin() + next);
-        }
         alive = false;
+        for (Warp &w : b->warps) run(*b, w);
         for (Warp &w : b->warps) {
             w.at_barrier = 0;
             alive = alive || ~w.exited;
@@ -228,7 +211,6 @@ void launch(Launch l) {
     std::vector<uint8_t> parameters = parameters_of(k, l);
     std::sort(l.memory.begin(), l.memory.end(),
               [](const Range &a, const Range &b) { return a.begin < b.begin; });
-    const char *seed = getenv("EMULATOR_SHUFFLE");
     uint32_t gx = l.grid.x, gy = l.grid.y;
     int64_t blocks = (int64_t)gx * gy * l.grid.z;
     #pragma omp parallel for schedule(dynamic) if (blocks > 1)
@@ -236,7 +218,7 @@ void launch(Launch l) {
         Dim id = { (uint32_t)(i % gx), (uint32_t)(i / gx % gy), (uint32_t)(i / gx / gy) };
         Block b = { l, k, id, parameters, {}, {}, {}, {} };
         block_begin(&b);
-        block_run(&b, seed ? mix(strtoull(seed, nullptr, 10) + mix(i)) | 1 : 0);
+        block_run(&b);
         steps += b.steps;
     }
 }
