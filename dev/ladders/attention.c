@@ -26,8 +26,8 @@ struct Data {
 // ---- the rungs ----
 
 // Plain: the definition. Each query meets its keys one after the other. Forward loads 2 HS numbers
-// for each HS multiply-adds, and every dot product ends in a sum across the lanes of a vector, which
-// takes as long as the products.
+// for each HS multiply-adds, and every dot product ends in a sum across the lanes of a vector,
+// which takes as long as the products.
 static void plain_forward(const Data *d) {
     attention_forward_plain(d->out, d->lse, d->scratch, d->qkv, d->B, d->T, 0, d->C, d->NH);
 }

@@ -61,8 +61,8 @@ static inline void say_if_busy(Peaks before, double highest) {
 
 // ---- ladders ----
 //
-// A ladder is one operation, from its definition to the trainer's, one idea a rung. Its file defines
-// `struct Data`, the rungs, and a function `climb` that makes data of a shape and calls
+// A ladder is one operation, from its definition to the trainer's, one idea a rung. Its file
+// defines `struct Data`, the rungs, and a function `climb` that makes data of a shape and calls
 // ladder_climb once for each pass (forward, backward), which compares every rung with the first.
 
 typedef struct Data Data;
@@ -87,7 +87,7 @@ struct Ladder {
     const char *name, *sizes, *next;   // of the program; of its arguments; where to go on
     const Rung *rungs;
     int n_rungs, most;                 // most: the largest size
-    const int (*small)[3], (*large)[3];          // shapes to check and to time; a row of 0 ends them
+    const int (*small)[3], (*large)[3];          // shapes to check and to time; 0 ends them
     void (*climb)(Ladder *l, const int shape[3]);
     int threads;
     bool shows;                        // a table; else it only checks

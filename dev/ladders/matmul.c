@@ -70,8 +70,10 @@ static void loop_order(const Data *d) {
 // The next rung is several times as hungry, and would be a third as fast there without tiles.
 enum { TILE_K = 64, TILE_N = 512 };
 
-static void in_tiles(const Data *d, void (*add)(float *c, const float *a, const float *b, size_t ldb,
-                                                size_t cols, size_t depth)) {
+typedef void AddToRow(float *c, const float *a, const float *b, size_t ldb, size_t cols,
+                      size_t depth);
+
+static void in_tiles(const Data *d, AddToRow *add) {
     size_t N = d->N, K = d->K;
     memset(d->c, 0, d->M*N * sizeof *d->c);
     for (size_t k = 0; k < K; k += TILE_K)
@@ -189,8 +191,8 @@ static const int large[][3] = {
 
 // Slow rungs multiply only the first rows of A, as many as make 2^28 multiply-adds: a row costs the
 // same however many there are. Each of K additions is off by up to 2^-24 of the sum so far; at
-// random that adds up to about 2^-25 * sqrt(K) of the result; four times as much may pass. A term of
-// K left out makes 1/sqrt(K), an element of C 1/sqrt(rows*N).
+// random that adds up to about 2^-25 * sqrt(K) of the result; four times as much may pass. A term
+// of K left out makes 1/sqrt(K), an element of C 1/sqrt(rows*N).
 static void climb(Ladder *l, const int shape[3]) {
     size_t M = shape[0], N = shape[1], K = shape[2];
     size_t rows = min_size(M, ((size_t)1 << 28) / (N*K) + 1);
