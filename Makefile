@@ -415,7 +415,7 @@ $(BUILD)/bench: dev/ladders/bench.c
 $(BUILD)/one_step: scripts/lab/experiments/one_step.c        # for scripts/lab
 $(BUILD)/attention-cpu: dev/ladders/attention.c
 $(addprefix $(BUILD)/,compare bench one_step attention-cpu): $(BUILD)/library.a
-	$(CC) $(FLAGS) -MMD -MP -MF $@.d $(filter %.c,$^) $(BUILD)/library.a -o $@ -lm
+	$(CC) $(FLAGS) -MMD -MP -MF $@.d $(firstword $(filter %.c,$^)) $(BUILD)/library.a -o $@ -lm
 
 $(BUILD)/ladder: dev/ladders/matmul.c dev/ladders/matmul_bf16.c $(BUILD)/library.a
 	$(CC) $(FLAGS) dev/ladders/matmul.c dev/ladders/matmul_bf16.c $(BUILD)/library.a -o $@ -lm

@@ -114,18 +114,15 @@ chmod +x "$dir/bin/host"
 compiles() {
     local strict="-Werror all-warnings -Xptxas -warn-spills $indexed"
     strict+=" -Xcompiler -Werror -ccbin $dir/bin/host"
-    make -s -C "$tree" NVCC="$nvcc $strict $kept" GPU_ARCHS="$1" CFLAGS=-O1 "${@:2}" \
+    make -s -C "$tree" NVCC="$nvcc $strict" GPU_ARCHS="$1" CFLAGS=-O1 "${@:2}" \
         > "$dir/said" 2>&1 ||
         note "make ${*:2}: $(grep -m 1 -E 'error|warning' "$dir/said")"
     grep -v '^note: ' "$dir/said" | grep -q . && note "make ${*:2}: $(head -n 1 "$dir/said")"
 }
-mkdir "$dir/bf16" "$dir/fp32"
-indexed="-Xptxas -warn-lmem-usage" kept="-keep -keep-dir $dir/bf16"
+indexed="-Xptxas -warn-lmem-usage"
 compiles 90 PRECISION=bf16 train_gpt2cu
 if [ -n "${LONG:-}" ]; then
-    kept="-keep -keep-dir $dir/fp32"
     compiles 90 PRECISION=fp32 train_gpt2cu
-    kept=
     compiles "80 100" PRECISION=bf16 build/bench_cuda
     compiles 90 build/cuda/test_gpt2-{bf16,fp32}
     indexed=                                # a rung of a ladder may index its registers
@@ -133,22 +130,6 @@ if [ -n "${LONG:-}" ]; then
         sed 's|\(.*\)\.cu$|build/cuda/\1|')
 fi
 end cuda_compiles_without_warnings
-
-# Rows are read 16 bytes at a time. What these kernels load otherwise are single numbers of a row:
-# lse; mean and rstd, for two lengths of row; the target, its logit and the loss's scale.
-narrow_loads() {                            # narrow_loads KERNEL: instructions, in $precision
-    awk -v kernel="$1" '
-        /\.entry / { inside = index($0, kernel); found += inside }
-        inside && /ld\.global/ && !/\.v4\.[a-z]*32|\.v2\.[a-z]*64/ { n++ }
-        END { print found ? n + 0 : "no kernel" }' "$dir/$precision"/*gpt2.ptx
-}
-for precision in bf16 ${LONG:+fp32}; do
-    same "narrow loads of attention_rows, $precision" "$(narrow_loads attention_rows_kernel)" 1
-    same "narrow loads of LayerNorm, $precision" "$(narrow_loads layernorm_forward_kernel)" 0
-    same "narrow loads of LayerNorm back, $precision" "$(narrow_loads layernorm_backward_kernel)" 4
-    same "narrow loads of cross-entropy, $precision" "$(narrow_loads xent_kernel)" 3
-done
-end cuda_rows_are_read_by_packs
 
 for header in dataloader.h gpt2.h train.h ranks.h kernels.cu tensor_model.cu product.h; do
     grep -q "[/ ]$header" "$tree/build/train_gpt2cu.d" || note "nvcc's dependencies lack $header"

@@ -163,25 +163,9 @@ struct Backward {
     int C;
 };
 
-// The definition: dx by rows, a thread a row; dgain and dbias by columns, a thread a column. The
-// rows' loads are not coalesced, the columns' are. dout and x are read three times in all: for the
-// two means of a row, for dx, for the columns.
-__global__ void dx_naive_kernel(Backward b) {
-    size_t n = thread_in_grid();
-    if (n >= b.N) return;
-    const real *dout = b.dout + n*b.C, *x = b.x + n*b.C;
-    float m = b.mean[n], r = b.rstd[n], mean_g = 0.0f, mean_gx = 0.0f;
-    for (int c = 0; c < b.C; c++) {
-        float g = (float)dout[c] * (float)b.gain[c];
-        mean_g += g / b.C;
-        mean_gx += g * ((float)x[c] - m) * r / b.C;
-    }
-    for (int c = 0; c < b.C; c++) {
-        float g = (float)dout[c] * (float)b.gain[c], xhat = ((float)x[c] - m) * r;
-        b.dx[n*b.C + c] = (real)((g - mean_g - xhat * mean_gx) * r + (float)b.skip[n*b.C + c]);
-    }
-}
-
+// The definition: dx by rows, a warp a row, as forward taught; dgain and dbias by columns, a thread
+// a column. dout and x are read three times in all: for the two means of a row, for dx, for the
+// columns. (The ladder of bias says how more threads share the columns' rows.)
 __global__ void columns_naive_kernel(Backward b) {
     int c = (int)thread_in_grid();
     if (c >= b.C) return;
@@ -195,14 +179,6 @@ __global__ void columns_naive_kernel(Backward b) {
     b.dbias[c] += bias;
 }
 
-static void backward_naive(const Backward *b, Gpu *g) {
-    dx_naive_kernel<<<blocks_for(b->N, 32), 32, 0, g->stream>>>(*b);
-    LAUNCH_CHECK();
-    columns_naive_kernel<<<blocks_for(b->C, 256), 256, 0, g->stream>>>(*b);
-    LAUNCH_CHECK();
-}
-
-// A warp a row, as in forward. The columns are as they were.
 __global__ void dx_warp_kernel(Backward b) {
     size_t n = thread_in_grid() / 32;
     if (n >= b.N) return;                        // the whole warp leaves together
@@ -226,37 +202,6 @@ static void backward_warp(const Backward *b, Gpu *g) {
     LAUNCH_CHECK();
     columns_naive_kernel<<<blocks_for(b->C, 256), 256, 0, g->stream>>>(*b);
     LAUNCH_CHECK();
-}
-
-// The columns' sums in two passes, as in the ladder of bias: a block sums 32 columns of some rows,
-// its 8 warps share those rows. The reads are the same, now by as many warps as a GPU can use.
-//   partials (parts,2,C)
-__global__ void columns_part_kernel(float *partials, Backward b) {
-    __shared__ float sums[2][8][32];
-    int c = blockIdx.x*32 + lane();
-    float gain = 0.0f, bias = 0.0f;
-    for (size_t n = blockIdx.y*8 + warp_in_block(); c < b.C && n < b.N; n += gridDim.y*8) {
-        float d = (float)b.dout[n*b.C + c];
-        gain += d * ((float)b.x[n*b.C + c] - b.mean[n]) * b.rstd[n];
-        bias += d;
-    }
-    sums[0][warp_in_block()][lane()] = gain;
-    sums[1][warp_in_block()][lane()] = bias;
-    __syncthreads();                             // the sums of all warps are there
-    if (warp_in_block() > 1 || c >= b.C) return;
-    float sum = 0.0f;
-    for (int w = 0; w < 8; w++) sum += sums[warp_in_block()][w][lane()];
-    partials[((size_t)blockIdx.y*2 + warp_in_block())*b.C + c] = sum;
-}
-
-static void backward_two_passes(const Backward *b, Gpu *g) {
-    int parts = column_parts(2*(size_t)b->C, b->N, 128);
-    dx_warp_kernel<<<blocks_for(b->N, 8), 256, 0, g->stream>>>(*b);
-    LAUNCH_CHECK();
-    dim3 blocks(blocks_for(b->C, 32), parts);
-    columns_part_kernel<<<blocks, 256, 0, g->stream>>>(g->scratch, *b);
-    LAUNCH_CHECK();
-    column_sums_add({ b->dgain, b->dbias }, 2, g->scratch, parts, b->C, g->stream);
 }
 
 // One kernel: the warp that has a row's dout and xhat at hand for the two means also adds them to
@@ -314,82 +259,33 @@ static void backward_trainer(const Backward *b, Gpu *g) {
 }
 
 static const Rung<Backward> backward_rungs[] = {
-    { "naive", "dx by a thread a row; dgain and dbias by a thread a column", backward_naive },
-    { "a warp a row", "dx by a warp a row", backward_warp },
-    { "two passes", "the columns' rows shared by many blocks", backward_two_passes },
+    { "a warp a row", "dx by a warp a row; dgain and dbias by a thread a column", backward_warp },
     { "one kernel", "the warp that reads a row also adds it to its columns' sums",
       backward_one_kernel },
     { "registers: the trainer's", "packs, and rows kept in registers", backward_trainer },
 };
 
-// ---- the CPU, and the shapes ----
+// ---- the shapes ----
 
-typedef std::vector<double> Doubles;
-
-struct Tensors { Array<real> x, gain, bias, dout, skip; };
-
-static void forward_on_cpu(Doubles *out, Doubles *mean, Doubles *rstd, const Tensors &t, Shape s) {
-    for (size_t n = 0; n < s.N; n++) {
-        const real *x = &t.x.cpu[n * s.C];
-        double m = 0.0, var = 0.0;
-        for (int c = 0; c < s.C; c++) m += (float)x[c] / (double)s.C;
-        for (int c = 0; c < s.C; c++) var += ((float)x[c] - m) * ((float)x[c] - m) / s.C;
-        double r = 1.0 / sqrt(var + 1e-5);
-        for (int c = 0; c < s.C; c++)
-            out->push_back(((float)x[c] - m) * r * (float)t.gain.cpu[c] + (float)t.bias.cpu[c]);
-        mean->push_back(m);
-        rstd->push_back(r);
-    }
-}
-
-static void backward_on_cpu(Doubles *dx, Doubles *dgain, Doubles *dbias, const Doubles &mean,
-                            const Doubles &rstd, const Tensors &t, Shape s) {
-    for (size_t n = 0; n < s.N; n++) {
-        const real *x = &t.x.cpu[n * s.C], *dout = &t.dout.cpu[n * s.C];
-        double mean_g = 0.0, mean_gx = 0.0;
-        for (int c = 0; c < s.C; c++) {
-            double d = (float)dout[c], xhat = ((float)x[c] - mean[n]) * rstd[n];
-            mean_g += d * (float)t.gain.cpu[c] / s.C;
-            mean_gx += d * (float)t.gain.cpu[c] * xhat / s.C;
-            (*dgain)[c] += d * xhat;
-            (*dbias)[c] += d;
-        }
-        for (int c = 0; c < s.C; c++) {
-            double xhat = ((float)x[c] - mean[n]) * rstd[n];
-            double g = (double)(float)dout[c] * (float)t.gain.cpu[c];
-            dx->push_back((g - mean_g - xhat * mean_gx) * rstd[n] + (float)t.skip.cpu[n*s.C + c]);
-        }
-    }
-}
-
+// Backward gets the mean and rstd that forward's last rung has left.
 static void climb(Ladder *l, Shape s) {
     size_t n = s.N * s.C;
-    Tensors t = { Array<real>(n), Array<real>(s.C), Array<real>(s.C), Array<real>(n),
-                  Array<real>(n) };
-    Array<real> out(n), dx(n);
+    Array<real> x(drawn(n, 1)), gain(drawn(s.C, 2)), bias(drawn(s.C, 3)), dout(drawn(n, 4));
+    Array<real> skip(drawn(n, 5)), out(n), dx(n);
     Array<float> mean(s.N), rstd(s.N), dgain(s.C), dbias(s.C), db(s.C);
-    Doubles means, rstds, outs, dxs, dgains(s.C, 1.0), dbiases(s.C, 1.0);
-    Array<real> *inputs[] = { &t.x, &t.gain, &t.bias, &t.dout, &t.skip };
-    for (int i = 0; i < 5; i++) array_draw(inputs[i], i + 1);
-    forward_on_cpu(&outs, &means, &rstds, t, s);
-    backward_on_cpu(&dxs, &dgains, &dbiases, means, rstds, t, s);
     char title[100];
     snprintf(title, sizeof title, "LayerNorm, forward: N=%zu, C=%d, " PRECISION, s.N, s.C);
-    Forward f = { out.gpu, mean.gpu, rstd.gpu, t.x.gpu, t.gain.gpu, t.bias.gpu, s.N, s.C };
+    Forward f = { out.gpu, mean.gpu, rstd.gpu, x.gpu, gain.gpu, bias.gpu, s.N, s.C };
     ladder_climb(l, title, forward_rungs, f,
-                 { result("out", out, outs, NAN, 1), result("mean", mean, means, NAN, 0),
-                   result("rstd", rstd, rstds, NAN, 0) },
+                 { result("out", out, NAN, 1), result("mean", mean, NAN, 0),
+                   result("rstd", rstd, NAN, 0) },
                  { 2.0 * (double)(n * sizeof(real)), 0.0 });
-    for (size_t i = 0; i < s.N; i++) mean.cpu[i] = (float)means[i];
-    for (size_t i = 0; i < s.N; i++) rstd.cpu[i] = (float)rstds[i];
-    array_to_gpu(&mean);
-    array_to_gpu(&rstd);
     snprintf(title, sizeof title, "LayerNorm, backward: N=%zu, C=%d, " PRECISION, s.N, s.C);
-    Backward b = { dx.gpu, dgain.gpu, dbias.gpu, db.gpu, t.skip.gpu, t.dout.gpu, t.x.gpu,
-                   t.gain.gpu, mean.gpu, rstd.gpu, s.N, s.C };
+    Backward b = { dx.gpu, dgain.gpu, dbias.gpu, db.gpu, skip.gpu, dout.gpu, x.gpu, gain.gpu,
+                   mean.gpu, rstd.gpu, s.N, s.C };
     ladder_climb(l, title, backward_rungs, b,
-                 { result("dx", dx, dxs, NAN, 1), result("dgain", dgain, dgains, 1.0f, 0),
-                   result("dbias", dbias, dbiases, 1.0f, 0) },
+                 { result("dx", dx, NAN, 1), result("dgain", dgain, 1.0f, 0),
+                   result("dbias", dbias, 1.0f, 0) },
                  { 4.0 * (double)(n * sizeof(real)), 0.0 });
 }
 

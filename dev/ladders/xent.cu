@@ -137,40 +137,10 @@ static void online(const Data *d, Gpu *g) {
     LAUNCH_CHECK();
 }
 
-// Packs: 16 bytes a lane, in bf16 an eighth of the requests for rows. And a pack's largest is found
-// before its exponentials: the sum is scaled once a pack, so the second exponential is almost gone.
-__global__ void packs_kernel(Data d) {
-    const real *x = d.logits + blockIdx.x*(size_t)d.Vp;
-    real *dx = d.dlogits + blockIdx.x*(size_t)d.Vp;
-    int right = d.target[blockIdx.x];
-    float value[PACK];
-    Softmax s = { -FLT_MAX, 0.0f };
-    for (int v = threadIdx.x*PACK; v < d.V; v += THREADS*PACK) {
-        float hi = s.hi;
-        load(value, x + v);
-        for (int k = 0; k < PACK; k++) if (v + k < d.V) hi = fmaxf(hi, value[k]);
-        s.sum *= __expf(s.hi - hi);
-        for (int k = 0; k < PACK; k++) if (v + k < d.V) s.sum += __expf(value[k] - hi);
-        s.hi = hi;
-    }
-    s = block_softmax(s);
-    float log_sum = s.hi + logf(s.sum);
-    if (threadIdx.x == 0) d.loss[blockIdx.x] = log_sum - (float)x[right];
-    Gradient g = { log_sum, *d.scale, right, d.V };
-    for (int v = threadIdx.x*PACK; v < d.Vp; v += THREADS*PACK) {
-        load(value, x + v);
-        for (int k = 0; k < PACK; k++) value[k] = gradient_of(g, value[k], v + k);
-        store(dx + v, value);
-    }
-}
-
-static void packs(const Data *d, Gpu *g) {
-    packs_kernel<<<(unsigned)d->N, THREADS, 0, g->stream>>>(*d);
-    LAUNCH_CHECK();
-}
-
 // The trainer's xent_kernel: a row is kept in shared memory, so each logit is read once and each
-// gradient written once: nothing more can be saved. Copies of a whole row are under way at once,
+// gradient written once: nothing more can be saved. They move 16 bytes a lane, in bf16 an eighth of
+// the requests. A pack's largest is found before its exponentials, and the sum scaled once a pack,
+// so the second exponential is almost gone. Copies of a whole row are under way at once,
 // and one of two blocks on a multiprocessor reads while the other waits at its barrier. It could
 // write the gradient over the logits.
 static void trainer(const Data *d, Gpu *g) {
@@ -183,42 +153,26 @@ static const Rung<Data> rungs[] = {
       separate },
     { "fused", "one kernel; the probabilities never leave the registers", fused },
     { "online", "the largest and the sum in one pass", online },
-    { "packs", "a lane reads 16 bytes at a time", packs },
-    { "shared memory: the trainer's", "a row is kept there, so it is read once", trainer },
+    { "shared memory: the trainer's", "a row is kept there, and read once, in packs", trainer },
 };
 
-// ---- the CPU, and the shapes ----
-
-// loss and dlogits of one row, appended
-static void row_on_cpu(std::vector<double> *loss, std::vector<double> *dlogits, const real *x,
-                       int right, double scale, Shape s) {
-    double hi = (float)x[0], sum = 0.0;
-    for (int v = 1; v < s.V; v++) hi = fmax(hi, (float)x[v]);
-    for (int v = 0; v < s.V; v++) sum += exp((float)x[v] - hi);
-    loss->push_back(hi + log(sum) - (float)x[right]);
-    for (int v = 0; v < s.Vp; v++)
-        dlogits->push_back(((v < s.V ? exp((float)x[v] - hi) / sum : 0.0) - (v == right)) * scale);
-}
+// ---- the shapes ----
 
 static void climb(Ladder *l, Shape s) {
-    Array<real> logits(s.N * s.Vp), dlogits(s.N * s.Vp);
-    Array<float> loss(s.N), scale(1), p(s.N * s.Vp), lse(s.N);
-    Array<int> target(s.N);
-    std::vector<double> losses, gradients;
-    array_draw(&logits, 1, 8.0f);                // the largest p of a row is not small
-    for (size_t n = 0; n < s.N; n++) target.cpu[n] = (int)(n * 7919 % s.V);
-    scale.cpu[0] = 1.0f / (float)s.N;
-    array_to_gpu(&target);
-    array_to_gpu(&scale);
-    for (size_t n = 0; n < s.N; n++)
-        row_on_cpu(&losses, &gradients, &logits.cpu[n * s.Vp], target.cpu[n], scale.cpu[0], s);
+    Array<real> logits(drawn(s.N * s.Vp, 1, 8.0f));          // the largest p of a row is not small
+    Array<real> dlogits(s.N * s.Vp);
+    Array<float> loss(s.N), p(s.N * s.Vp), lse(s.N);
+    Array<float> scale(std::vector<float>(1, 1.0f / (float)s.N));
+    std::vector<int> targets(s.N);
+    for (size_t n = 0; n < s.N; n++) targets[n] = (int)(n * 7919 % s.V);
+    Array<int> target(targets);
     char title[100];
     snprintf(title, sizeof title, "softmax cross-entropy: N=%zu, V=%d, " PRECISION, s.N, s.V);
     Data d = { loss.gpu, dlogits.gpu, logits.gpu, target.gpu, scale.gpu, p.gpu, lse.gpu, s.N, s.V,
                s.Vp };
-    ladder_climb(l, title, rungs, d, { result("loss", loss, losses, NAN, 0),
-                                       result("dlogits", dlogits, gradients, NAN, 1) },
-                 { 2.0 * (double)(logits.cpu.size() * sizeof(real)), 0.0 });
+    ladder_climb(l, title, rungs, d,
+                 { result("loss", loss, NAN, 0), result("dlogits", dlogits, NAN, 1) },
+                 { 2.0 * (double)(logits.n * sizeof(real)), 0.0 });
 }
 
 int main(int argc, char **argv) {

@@ -268,43 +268,14 @@ def tensor_slices(section, cfg):
         start += math.prod(shape)
 
 
-def check_transformers(path):
-    """None if Hugging Face's GPT-2 gives the same logits with these weights, else what differs."""
-    from transformers import GPT2Config, GPT2LMHeadModel
-    cfg, T, B, stored = read_fixture(path)
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=cfg.V, n_positions=cfg.P, n_embd=cfg.C,
-                                       n_layer=cfg.L, n_head=cfg.NH, bos_token_id=None,
-                                       eos_token_id=None)).double().eval()
-    state = dict(model.state_dict())
-    for (_, key, shape), (_, span) in zip(tensor_table(cfg), tensor_slices("params", cfg)):
-        if tuple(state[key].shape) != shape:
-            return f"{key} is {tuple(state[key].shape)} in transformers, {shape} here"
-        state[key].copy_(torch.tensor(stored["params"][span]).view(shape))
-    inputs = torch.tensor(stored["inputs"][:B * T]).view(B, T)
-    with torch.no_grad():
-        theirs = model(inputs).logits.flatten().tolist()
-    error = relative_error(theirs, stored["logits"])
-    return None if error <= 1e-5 else f"logits differ by {error:.1e} of their norm"
-
-
 def check(paths):
     """Prints one line a test, like the C tests. Returns the exit status."""
-    try:
-        import transformers                                  # noqa: F401
-    except ImportError:
-        transformers = None
     failed = 0
     for path in paths:
         name = os.path.basename(path).rsplit(".", 1)[0]
         wrong = check_fixture(path)
         print(f"FAIL reference_{name}: {wrong}" if wrong else f"ok reference_{name}")
         failed += wrong is not None
-        if transformers and not wrong:
-            wrong = check_transformers(path)
-            print(f"FAIL transformers_{name}: {wrong}" if wrong else f"ok transformers_{name}")
-            failed += wrong is not None
-    if not transformers:
-        print("skip transformers: needs transformers for the python3 that has torch")
     return 1 if failed else 0
 
 
