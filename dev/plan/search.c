@@ -2,10 +2,6 @@
 // of data, tensor (Shoeybi et al. 2019) and pipeline parallelism (Narayanan et al. 2021, arXiv
 // 2104.04473), with ZeRO stage, micro-batch, gradient accumulation and recompute.
 //
-//     if (!search_check(&facts, &err)) die("%s", err.text);
-//     Search s = search_all(&facts, &search_everything);
-//     search_show(stdout, &facts, &s);          plan_show.c
-//
 // The trainer has data and tensor parallelism and ZeRO. Mixtures with a pipeline are modelled only.
 //
 //         machine 0                machine 1

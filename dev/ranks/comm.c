@@ -374,13 +374,6 @@ void comm_add(Comm *c, double *x, int n) {
     }
 }
 
-void comm_broadcast_small(Comm *c, void *bytes, size_t n) {
-    char *all = (char *)alloc_or_die((size_t)c->size*n, "a message");
-    comm_collect(c, all, bytes, n);
-    memcpy(bytes, all, n);
-    free(all);
-}
-
 void comm_barrier(Comm *c) {
     double nothing = 0.0;
     comm_add(c, &nothing, 1);

@@ -307,8 +307,6 @@ void comm_collect(Comm *c, void *all, const void *own, size_t bytes);
 // x (n) = its sum over all ranks, added in the order of the ranks.
 void comm_add(Comm *c, double *x, int n);
 
-// bytes (n, at most COMM_SMALL) of every rank = those of rank 0.
-void comm_broadcast_small(Comm *c, void *bytes, size_t n);
 void comm_barrier(Comm *c);
 
 // Ends the program unless all ranks pass the same number: a rank that computes something else would

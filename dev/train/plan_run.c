@@ -1,11 +1,21 @@
 // --plan and --plan-search: this run's facts for dev/plan, and what it answers (train.h).
 #include "train.h"
 
-// Bytes that a worker of this trainer would allocate, counted by the code that lays them out.
+PlanBytes rank_bytes(const ModelSpec *spec, int ranks) {
+    Memory mem;
+    model_count(&mem, spec);
+    const size_t *of = mem.bytes;
+    PlanBytes b = { (double)of[MEM_PARAMS], (double)of[MEM_GRADS],
+                    (double)(of[MEM_MOMENTS] + of[MEM_OUTER] + of[MEM_AVERAGE]),
+                    (double)(of[MEM_ACTIVATIONS] + of[MEM_BACKWARD]), (double)of[MEM_LOGITS],
+                    (double)(of[MEM_PASSING] + comm_bytes(ranks)), (double)of[MEM_REST] };
+    return b;
+}
+
+// Of a rank of the plan.
 static PlanBytes count_bytes(const PlanFacts *f, const PlanShape *s) {
     const Run *r = (const Run *)f->trainer;
     Comm workers, tensor;
-    Memory mem;
     memset(&workers, 0, sizeof workers);
     memset(&tensor, 0, sizeof tensor);
     workers.size = s->workers;
@@ -14,14 +24,7 @@ static PlanBytes count_bytes(const PlanFacts *f, const PlanShape *s) {
                        s->recompute ? RECOMPUTE_BLOCK : RECOMPUTE_NONE,
                        run_sharing(&r->o, &workers, &tensor), f->machine.multiprocessors };
     spec.sharing.stage = s->zero;
-    model_count(&mem, &spec);
-    const size_t *of = mem.bytes;
-    PlanBytes b = { (double)of[MEM_PARAMS], (double)of[MEM_GRADS],
-                    (double)(of[MEM_MOMENTS] + of[MEM_OUTER] + of[MEM_AVERAGE]),
-                    (double)(of[MEM_ACTIVATIONS] + of[MEM_BACKWARD]), (double)of[MEM_LOGITS],
-                    (double)(of[MEM_PASSING] + comm_bytes(s->workers * tensor.size)),
-                    (double)of[MEM_REST] };
-    return b;
+    return rank_bytes(&spec, s->workers * tensor.size);
 }
 
 #ifndef TRAINS_ON_GPU

@@ -69,9 +69,7 @@ void save(Run *r) {
             : "nothing is saved yet: fix this and start again");
     comm_barrier(&r->comm);            // no rank goes on before the checkpoint is whole
     r->saved_step = (int64_t)r->step;
-    log_begin(&r->log, "save");
-    log_int(&r->log, "step", (int64_t)r->step);
-    log_int(&r->log, "tokens", (int64_t)r->tokens);
+    log_event(r, "save");
     log_num(&r->log, "seconds_save", seconds_now() - start);
     log_line_end(r);
 }
