@@ -78,42 +78,6 @@ TEST(escapes) {
     folder_remove(&d);
 }
 
-// Longer than the line's first buffer, and repaired all along.
-TEST(a_long_text) {
-    enum { N = 100000 };
-    Path d = folder_make(NULL);
-    char *text = (char *)alloc_or_die(N, "a text");
-    size_t wrong = 0, before = strlen("{\"event\":\"t\",\"x\":\"");
-    memset(text, 0xFF, N);
-    log_one_text(&d, text, N);
-    Content c = slurp(d.text, "log.jsonl");
-    for (size_t i = 0; i < N; i++) wrong += memcmp(c.bytes + before + 3*i, "\xEF\xBF\xBD", 3) != 0;
-    CHECK(wrong == 0 && c.n == before + 3*N + 3 && strcmp(c.bytes + c.n - 3, "\"}\n") == 0);
-    free(c.bytes);
-    free(text);
-    folder_remove(&d);
-}
-
-// What is logged of a float32 is that float32.
-TEST(nine_digits_bring_a_float_back) {
-    Log log;
-    Error err;
-    CHECK(log_open(&log, "/dev/null", LOG_ANY, &err));
-    uint32_t bits = 1;
-    for (int i = 0; i < 20000; i++) {
-        bits = bits * 1664525u + 1013904223u;
-        float x;
-        memcpy(&x, &bits, sizeof x);
-        if (!isfinite(x)) continue;
-        log.length = 0;
-        log_num(&log, "x", x);
-        log_bytes(&log, "", 1);
-        float back = strtof(log.line + strlen("\"x\":"), NULL);
-        CHECK_MSG(memcmp(&back, &x, sizeof x) == 0, "%s is not %.17g", log.line, (double)x);
-    }
-    CHECK(log_close(&log, &err));
-}
-
 TEST(a_full_disk_is_told) {
     Log log;
     Error err;

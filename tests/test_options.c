@@ -356,6 +356,7 @@ static const Row rules[] = {
       "steps=null tokens=null target_loss=1.5" },
     { "--data d --steps 5 --tokens 5", "!--tokens: |one or the other" },
     { "--data d --target-loss 1.5", "!--lr-schedule: |--tokens N" },
+    { "--data d --target-loss 1.5 --lr-schedule constant --eval-every 0", "!--eval-every: |at the end" },
     { "--data d --recompute block", "!--recompute: |train_gpt2cu" },
 };
 
@@ -374,17 +375,7 @@ TEST(flags_of_other_programs) {
           "of an update" },
         { "-l 1e-3", "!-l: unknown flag; here it is --lr X" },
         { "--compile", "!--compile: unknown flag; there is none: make has compiled everything" },
-        { "--tune off", "!--tune: unknown flag; it is gone; leave it out: cuBLASLt's|as fast" },
-        { "--batch-beta2 fixed", "!--batch-beta2: unknown flag; it is gone; --beta2 keeps its" },
-        { "--comm own", "!--comm: unknown flag; it is gone; gradients are summed in a fixed order" },
-        { "--export-dtype fp16", "!--export-dtype: unknown flag; it is gone; --export|-f16.gguf" },
-        { "--graph off", "!--graph: unknown flag; it is gone; BATCHWISE_GRAPH=off" },
-        { "--hellaswag-every 5", "!--hellaswag-every: unknown flag; it is gone; --hellaswag FILE" },
-        { "--on-save-error stop", "!--on-save-error: unknown flag; it is gone; a save that fails" },
-        { "--plan-b-crit 1e6", "!--plan-b-crit: unknown flag; it is gone; --plan-search takes the batch" },
-        { "--resume-from 4", "!--resume-from: unknown flag; it is gone; --resume=N continues" },
         { "--tf32", "!--tf32: unknown flag; it is gone; make train_gpt2cu PRECISION=tf32" },
-        { "--skip-outliers 4", "!--skip-outliers: unknown flag; it is gone; a lower --clip" },
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         TrainOptions o;

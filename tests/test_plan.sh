@@ -156,9 +156,7 @@ end plan_measures_the_speed
 # ---- of two ranks ----
 
 if ! command -v mpirun > /dev/null || [ ! -x "$mpi_train" ]; then
-    for name in plan_counts_what_each_rank_keeps_and_sends plan_of_ranks_that_are_there; do
-        skip $name "needs MPI"
-    done
+    skip plan_counts_what_each_rank_keeps_and_sends "needs MPI"
 else
     for flags in "" "--zero 1" "--zero 2" "--zero 3" "--comm-dtype bf16" "--exact-sum" \
                  "--outer-every 1" "--tensor-parallel 2"; do
@@ -174,10 +172,6 @@ else
             "$(logged step bytes_sent "$dir/log" | sed -n 3p)" 0.01
     done
     end plan_counts_what_each_rank_keeps_and_sends
-
-    mpirun -n 2 "$mpi_train" --plan "${tiny[@]}" > "$dir/plan" 2>&1 < /dev/null || note "it fails"
-    same "batches that two ranks print" "$(grep -c '2 workers x 1 x 2 sequences' "$dir/plan")" 1
-    end plan_of_ranks_that_are_there
 fi
 
 # ---- against the GPU's trainer, which counts its own memory ----

@@ -118,12 +118,6 @@ same "evaluations at the target or below" "$(values eval val_loss | awk '$1 <= 4
 same "how it ended" "$(values end reason)" '"done"'
 end train_length
 
-# test_schedule has the periods themselves.
-good --steps 10 --eval-every 0 --sample-every 200tok --max-new 5 --out "$dir/out" --overwrite
-same "--eval-every 0" "$(values eval step | xargs)" 10
-same "--sample-every 200tok" "$(grep -c '^--- the model writes' "$dir/stdout")" 3
-end train_periods
-
 good --steps 2 --log "$dir/elsewhere.jsonl" --out "$dir/out2"
 same "--log" "$(values step step "$dir/elsewhere.jsonl" | xargs)" "1 2"
 [ ! -e "$dir/out2/log.jsonl" ] || note "--log leaves a second log in --out"
@@ -215,10 +209,6 @@ mkdir "$dir/texts" && echo text > "$dir/texts/a.txt"
 refused "a.txt: cannot open the directory: Not a directory; \`./prepare text" --data "$dir/texts/a.txt"
 refused "holds texts, expected shards; \`./prepare text" --data "$dir/texts"
 end train_missing_shards
-
-corpus; echo '<html>404</html>' > "$bad_val"
-refused "web page" --data "$dir/bad"
-end train_damaged_data
 
 # Whole words of a name choose its split; no file serves both.
 mkdir "$dir/words"
@@ -324,17 +314,6 @@ ln -s "$dir/nowhere" "$dir/dangling"
 refused "dangling: a symbolic link whose target does not exist" --out "$dir/dangling/below"
 same "what was in the way" "$(cat "$dir/file")" "in the way"
 end train_out_in_the_way
-
-if [ -c /dev/full ]; then
-    run --log /dev/full --steps 2
-    same "status on a full disk" $status 1
-    same "lines on a full disk" "$(lines "$dir/stderr")" 1
-    has "$dir/stderr" "train_gpt2: /dev/full: "
-    has "$dir/stderr" "No space left"
-    end train_full_disk
-else
-    skip train_full_disk "needs /dev/full"
-fi
 
 # ---- generation ----
 
