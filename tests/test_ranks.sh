@@ -33,20 +33,6 @@ end() {                                     # end NAME: prints the verdict on th
     if [ -z "$why" ]; then echo "ok $1"; else echo "FAIL $1: $why"; failed=1; fi
     why=
 }
-ranks_here() {                              # the processes of $program: PID RANK
-    ps -A -o pid= -o command= | awk -v at="$dir/" 'index($2, at) == 1 { print $1 }' |
-        while read -r pid; do
-            echo "$pid $(tr '\0' '\n' < "/proc/$pid/environ" 2> /dev/null |
-                sed -n 's/^\(OMPI_COMM_WORLD_RANK\|PMI_RANK\)=//p' | head -n 1)"
-        done
-}
-pid_of() { ranks_here | awk -v rank="$1" '$2 == rank { print $1 }'; }
-nobody_is_left() {
-    for _ in $(seq 200); do [ -z "$(ranks_here)" ] && return; sleep 0.1; done
-    note "processes are left: $(ranks_here | xargs)"
-    leave_nobody
-}
-leave_nobody() { ranks_here | while read -r pid _; do kill -9 "$pid" 2> /dev/null; done; }
 # begun DIR: how often a run in DIR has begun, or gone on, and made an update since.
 begun() {
     awk '/^{"event":"(start|resume)"/ { waits = 1 } /^{"event":"step"/ { n += waits; waits = 0 }
