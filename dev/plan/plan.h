@@ -182,7 +182,6 @@ typedef struct {
     double micro_batches;          // of a worker in an update
     double compute, adam, comm, exposed, step;     // seconds an update; comm: all traffic
     double tensor;                 // seconds of comm that are tensor parallelism's, all exposed
-    double exposed_alone;          // exposed, with one micro-batch an update
     double hidden;                 // comm - exposed
     double steps, seconds, device_hours, cost;     // of the whole run
     double rule_seconds;
@@ -232,6 +231,7 @@ enum { SEARCH_MICRO = 64, SEARCH_CUTS = 2048, SEARCH_CHUNKS = 16 };
 // `moved`: bytes read and written in the memory.
 typedef struct {
     bool fused_attention;          // the T x T scores never reach the memory (Dao et al. 2022)
+    bool only_recomputes, only_zero_0;           // as in a published table, where true
     bool overlaps;                 // gradients travel during the backward pass
     int fewest_dealt;              // the shortest pipeline that can interleave
     double grad_kept, grad_sent;   // bytes for the gradient of a parameter
@@ -255,11 +255,6 @@ typedef struct {
     double tokens, batch;          // of the run; of an update
     SearchTrainer trainer;
 } SearchFacts;
-
-// What to try; 0: everything.
-typedef struct { int tensor, pipe, most_zero; bool only_recompute; } SearchSpace;
-
-extern const SearchSpace search_everything;
 
 // A mixture: data x tensor x pipe GPUs. Each data rank computes `micros` micro-batches of `micro`
 // sequences an update. A GPU holds `chunks` pieces of consecutive layers (interleaving).
@@ -293,7 +288,7 @@ typedef struct {
 
 // Refuses facts that a model of the cluster lacks.
 bool search_check(const SearchFacts *f, Error *err);
-Search search_all(const SearchFacts *f, const SearchSpace *space);
+Search search_all(const SearchFacts *f);
 
 // ==== plan_show.c ================================================================================
 // What --plan and --plan-search print, at most 80 columns wide, and log: every result.

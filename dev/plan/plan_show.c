@@ -193,10 +193,6 @@ static void plan_show_traffic(FILE *out, const PlanFacts *f, const RunPlan *p) {
                 100.0 * p->exposed / p->step);
     }
     fprintf(out, "\n");
-    if (m->link > 0.0 && p->micro_batches > 1.0 && f->outer_every == 0)
-        fprintf(out, "          with 1 micro-batch an update instead of %.0f: %.1f%%\n",
-                p->micro_batches, 100.0 * p->exposed_alone
-                                / (p->compute / p->micro_batches + p->adam + p->exposed_alone));
     if (f->tensor > 1)
         fprintf(out, "          tensor parallel: %.0f sums a micro-batch, %s%s%s%s\n",
                 plan_tensor_sums(f), plan_size(plan_tensor_bytes(f)).text,
@@ -507,7 +503,7 @@ static bool search_log(Log *log, const SearchFacts *f, const SearchRow *row, Err
 bool search_print(FILE *out, const char *log_path, const SearchFacts *f, Error *err) {
     Log log;
     if (!search_check(f, err)) return false;
-    Search s = search_all(f, &search_everything);
+    Search s = search_all(f);
     if (s.n == 0)
         return fail(err, "--batch-tokens: %.0f sequences divide into no micro-batches for %d GPUs "
                          "and a model of %d heads and %d layers; use a multiple of %d sequences, "
