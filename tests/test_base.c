@@ -90,16 +90,6 @@ TEST(a_full_disk_is_told) {
     log_close(&log, &err);
 }
 
-TEST(what_cannot_be_opened_is_told) {
-    static const char *const paths[] = { "/no/such/directory/log.jsonl", "/" };
-    for (int i = 0; i < 4; i++) {
-        Log log;
-        Error err;
-        CHECK(!log_open(&log, paths[i / 2], i % 2 ? LOG_OURS : LOG_ANY, &err));
-        CHECK_MSG(strstr(err.text, paths[i / 2]) && !strchr(err.text, '\n'), "%s", err.text);
-    }
-}
-
 static void append_end(const char *path) {
     Log log;
     Error err;
@@ -195,12 +185,6 @@ TEST(limits_of_control_groups) {
     folder_remove(&d);
 }
 
-TEST(memory_of_this_machine) {
-    CHECK_MSG(ram_total() > 1e8 && ram_total() <= ram_limit(), "%.0f", ram_total());
-    CHECK_MSG(ram_free() > 0.0 && ram_free() <= ram_limit(), "%.0f", ram_free());
-    ram_check(1);
-}
-
 // ---- utf8.h, from the other side: by writing every character ----
 
 // The bytes of a code point; 0 for what is none.
@@ -285,25 +269,6 @@ TEST(printer_mends_what_is_no_character) {
     };
     for (size_t i = 0; i < COUNT(cases); i++)
         check_printed(cases[i][0], cases[i][1]);
-}
-
-// A character is shown with its last byte, not with the byte after it.
-TEST(printer_holds_nothing_whole_back) {
-    char out[64] = "";
-    Utf8Printer printer = { .n = 0 };
-    FILE *f = fmemopen(out, sizeof out, "w");
-    static const char text[] = "a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x99\x82";
-    static const size_t shown[] = { 1, 1, 3, 3, 3, 6, 6, 6, 6, 10 };
-    for (size_t i = 0; i < COUNT(shown); i++) {
-        utf8_print(&printer, f, text + i, 1);
-        fflush(f);
-        CHECK_MSG((size_t)ftell(f) == shown[i], "after byte %zu: %ld bytes", i, ftell(f));
-    }
-    utf8_print(&printer, f, "\xE2\x82", 2);
-    utf8_print_end(&printer, f);
-    utf8_print(&printer, f, "z", 1);             // after an end it starts anew
-    fclose(f);
-    CHECK(strcmp(out + 10, BAD "z") == 0);
 }
 
 // On a terminal, control characters and what reorders text are shown by number; a file receives

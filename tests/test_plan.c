@@ -365,7 +365,6 @@ TEST(plans_are_readable) {
             PlanFacts f = facts_of(models[k % 3], machines[i]);
             f.tokens = k / 3 % 2 ? 300000000000 : 0;
             f.shape.zero = k / 6 * 3;
-            f.noise_scale = k == 0 ? 31000 : 0;
             f.batch_tokens *= 2;
             f.shape.recompute = k % 2;
             f.tensor = f.machine.count % 2 == 0 && k / 3 % 2 ? 2 : 1;

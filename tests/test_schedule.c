@@ -238,14 +238,6 @@ TEST(norm_test_waits_for_a_window) {
         raised++;
     }
     CHECK(raised == 4);
-    NormTest first = { 512, 0 };
-    for (int update = 1; update < 30 + NORM_TEST_WINDOW; update++)
-        batch_test(&first, &s, 2000.0, update <= 30);
-    CHECK(first.batch == 512);
-    batch_test(&first, &s, NAN, false);
-    CHECK(first.batch == 512);
-    batch_test(&first, &s, 2000.0, false);
-    CHECK(first.batch == 1024);
 }
 
 // ---- the length of a run ----
@@ -285,6 +277,8 @@ TEST(beta2_as_published) {
     CHECK_MSG(fabs(one - 0.9999) < 5e-6, "%.7f", one);
     CHECK(batch_beta2(0.95, &s, 512) == 0.95 && batch_beta2(0.0, &s, 64) == 0.0);
     CHECK(fabs(batch_beta2(0.95, &s, 1024) - 0.95*0.95) < 1e-15);
+    s.batch = 1 << 20;                                   // a float would round it to 1 there
+    CHECK((float)batch_beta2(0.999, &s, 16) < 1.0f);
 }
 
 // ---- the noise scale ----
@@ -310,21 +304,6 @@ static NoiseScale average_of(NoiseEstimate e, int updates) {
     return n;
 }
 
-TEST(average_of_the_same_is_the_same) {
-    NoiseEstimate e = { 0.25, 1000.0 };
-    NoiseScale none = { 0 };
-    CHECK(isnan(noise_tokens(&none)));
-    for (int updates = 1; updates < 1000; updates *= 30) {
-        NoiseScale n = average_of(e, updates);
-        // Zeros that the averages began with fall out of the ratio: right from the first update on.
-        CHECK_MSG(fabs(noise_tokens(&n) / 4000.0 - 1.0) < 1e-12, "after %d: %.17g", updates,
-                  noise_tokens(&n));
-        CHECK(fabs(n.g2 / n.weight / e.g2 - 1.0) < 1e-12);
-        CHECK(fabs(n.s / n.weight / e.s - 1.0) < 1e-12);
-        CHECK(fabs(n.weight - (1.0 - pow(noise_decay, updates))) < 1e-12);
-    }
-}
-
 // With a weak gradient G2 is negative at nearly every second update. Their mean is right; without
 // those, or with zeros in their place, it would be far too large.
 TEST(clamped_after_the_average_alone) {
@@ -338,16 +317,6 @@ TEST(clamped_after_the_average_alone) {
     CHECK_MSG(fabs(noise_tokens(&n) / (10.0 / 3.0) - 1.0) < 0.01, "%g", noise_tokens(&n));
     n = average_of(noiseless, 5);
     CHECK(noise_tokens(&n) == 0.0);
-}
-
-// ---- the norm test ----
-
-// A smaller eta asks for more.
-TEST(norm_test_scales_with_eta) {
-    NoiseScale n = { 2.0, 512.0, 1.0 }, none = { 0.0, 0.0, 0.0 };
-    CHECK(norm_test_batch(&n, 1.0) == 256.0 && norm_test_batch(&n, 0.25) == 16.0 * 256.0);
-    n.g2 = -1.0;
-    CHECK(isinf(norm_test_batch(&n, 1.0)) && isnan(norm_test_batch(&none, 1.0)));
 }
 
 // ---- words ----

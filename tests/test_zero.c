@@ -126,29 +126,6 @@ TEST(buckets_in_use_have_slots_of_their_own) {
     }
 }
 
-// ---- how much each rank keeps ----
-
-// Bytes a parameter, in fp32: 16, 8 + 8/n, 4 + 12/n, 16/n (SCIENCE: ZeRO). Rounding slices up to 64
-// numbers is nothing on a model of this size.
-TEST(memory_follows_the_formula) {
-    const Config c = { 4, 4, 128, 1000, 128, 0 };
-    for (int size = 1; size <= 8; size += 7)
-        for (int stage = 0; stage <= 3; stage++) {
-            Rank r;
-            rank_begin(&r, size - 1, size, stage, &c);
-            double n = size, formula[] = { 16.0, 8.0 + 8.0/n, 4.0 + 12.0/n, 16.0/n };
-            double bytes = 4.0*(double)(params_count(&r.p) + params_grads_count(&r.p)
-                                        + 2*params_moments_count(&r.p));
-            rank_carve(&r);
-            const size_t *of = r.memory.bytes;
-            CHECK(bytes == (double)(of[MEM_PARAMS] + of[MEM_GRADS] + of[MEM_MOMENTS]));
-            bytes /= (double)gpt2_n_params(&c);
-            CHECK_MSG(fabs(bytes/formula[stage] - 1.0) < 0.01, "stage %d, %d ranks: %.3f bytes, "
-                      "not %.3f", stage, size, bytes, formula[stage]);
-            rank_end(&r);
-        }
-}
-
 // ---- parameters as they are loaded ----
 
 // Of one series: what is placed bucket by bucket and kept is found again, each element at one rank

@@ -130,7 +130,6 @@ struct PlanFacts {
     bool sgd, averages;            // --optimizer sgd; --average-tokens
     bool batch_changes;            // --batch-schedule
     int grad_copies;               // gradients kept beside their sum, for plan_gpu_bytes
-    double noise_scale;            // tokens; the last one in --out's log
     const char *precision;         // "fp32" or "bf16"
     double grad_bytes, param_bytes;    // per element in a message
     bool in_turn;                  // --no-overlap

@@ -201,24 +201,16 @@ static void plan_show_traffic(FILE *out, const PlanFacts *f, const RunPlan *p) {
                 m->link > 0.0 ? " exposed" : "");
 }
 
-// The noise scale is a measurement of the run at hand, but no critical batch: where experiment 2
-// has both, B_crit is 4 to 8 times as large.
 static void plan_show_workers(FILE *out, const PlanFacts *f, const RunPlan *p) {
-    const struct { double batch; const char *source; } rows[] = {
-        { p->b_crit, "B_crit, measured with 119k parameters" },
-        { plan_known(f->noise_scale), "noise scale, at the end of --out's log" },
-    };
     double one = (double)f->shape.micro_batch * f->T;
     fprintf(out, "workers   useful: 1 to 3 x critical batch B_crit / micro-batch (%s tokens)\n",
             count_text(one).text);
-    for (int i = 0; i < 2; i++) {
-        double n = rows[i].batch / one;
-        if (isnan(n)) continue;
-        fprintf(out, "          %s to %s for %s tokens: %s\n", n < 1.0 ? "1" : count_text(n).text,
-                3.0*n < 1.0 ? "1" : count_text(3.0*n).text, count_text(rows[i].batch).text,
-                rows[i].source);
-    }
-    if (isnan(p->b_crit))
+    double n = p->b_crit / one;
+    if (!isnan(n))
+        fprintf(out, "          %s to %s for %s tokens: B_crit, measured with 119k parameters\n",
+                n < 1.0 ? "1" : count_text(n).text, 3.0*n < 1.0 ? "1" : count_text(3.0*n).text,
+                count_text(p->b_crit).text);
+    else
         fprintf(out, "          not measured: B_crit is known only to 1M parameters and 1M "
                 "tokens\n");
 }
@@ -316,7 +308,6 @@ static void plan_log_time(Log *log, const PlanFacts *f, const RunPlan *p) {
     log_num(log, "seconds_per_step_published", p->published);
     log_num(log, "b_crit_measured", p->b_crit);
     log_num(log, "workers_measured", p->b_crit / one);
-    log_num(log, "noise_scale", plan_known(f->noise_scale));
 }
 
 // The event "plan": every result, in the units of this file; an unknown one is null.
@@ -352,6 +343,18 @@ bool plan_print(FILE *out, Log *log, const PlanFacts *f, Error *err) {
 
 // ---- --plan-search: the fastest mixtures, the best of each kind, and why the others lost ----
 
+// In a row of the table, in a sentence, and in the log.
+static const struct { const char *brief, *whole, *key; } walls[WALLS] = {
+    { "products", "products", "seconds_products" },
+    { "tiles", "tiles that are not full", "seconds_tiles" },
+    { "memory", "memory traffic", "seconds_memory" },
+    { "recompute", "recomputation", "seconds_recompute" },
+    { "near link", "the link in a machine", "seconds_near_link" },
+    { "far link", "the link between machines", "seconds_far_link" },
+    { "uneven", "uneven stages", "seconds_uneven" },
+    { "bubble", "the pipeline's bubble", "seconds_bubble" },
+};
+
 // The largest wall, or the one that costs a row the most time over a better row.
 static Wall search_wall(const SearchRow *row, const SearchRow *better) {
     Wall most = WALL_PRODUCTS;
@@ -369,11 +372,6 @@ typedef struct { char text[80]; } SearchWhy;
 
 // Why a row is not the best, as "61% of the time on the link between machines".
 static SearchWhy search_why(const SearchFacts *f, const SearchRow *row, const SearchRow *best) {
-    static const char *const names[WALLS] = {
-        "products", "tiles that are not full", "memory traffic", "recomputation",
-        "the link in a machine", "the link between machines", "uneven stages",
-        "the pipeline's bubble",
-    };
     SearchWhy why;
     double over = row->bytes - f->machine.memory, width = (double)f->c.C / row->cut.tensor;
     Wall wall = search_wall(row, best);
@@ -384,7 +382,8 @@ static SearchWhy search_why(const SearchFacts *f, const SearchRow *row, const Se
         snprintf(why.text, sizeof why.text, "tiles: %.4g columns a rank fill %.0f%% of a tile",
                  width, 100.0 * width / SEARCH_TILE);
     else
-        snprintf(why.text, sizeof why.text, "%.0f%% of the time on %s", share, names[wall]);
+        snprintf(why.text, sizeof why.text, "%.0f%% of the time on %s", share,
+                 walls[wall].whole);
     return why;
 }
 
@@ -395,10 +394,6 @@ static Shown search_name(const SearchCut *cut) {
 }
 
 static void search_show_row(FILE *out, const SearchFacts *f, const SearchRow *row) {
-    static const char *const names[WALLS] = {
-        "products", "tiles", "memory", "recompute", "near link", "far link", "uneven",
-        "bubble",
-    };
     const SearchCut *cut = &row->cut;
     double price = f->machine.price, hours = search_seconds(f, row) / 3600.0 * f->machine.count;
     char micro[40];
@@ -410,7 +405,7 @@ static void search_show_row(FILE *out, const SearchFacts *f, const SearchRow *ro
             count_text(f->batch).text, plan_time(search_seconds(f, row)).text,
             plan_digits(1e-9 * row->bytes).text,
             price >= 0.0 ? plan_large(hours * price).text : "-",
-            100.0 * row->walls.s[wall] / row->step, names[wall]);
+            100.0 * row->walls.s[wall] / row->step, walls[wall].brief);
 }
 
 static void search_show_lost(FILE *out, const SearchFacts *f, const SearchRow *row,
@@ -474,10 +469,6 @@ static void search_show(FILE *out, const SearchFacts *f, const Search *s) {
 
 // The event "plan_search" of a row: its seconds by wall, in the units of this file.
 static bool search_log(Log *log, const SearchFacts *f, const SearchRow *row, Error *err) {
-    static const char *const keys[WALLS] = {
-        "seconds_products", "seconds_tiles", "seconds_memory", "seconds_recompute",
-        "seconds_near_link", "seconds_far_link", "seconds_uneven", "seconds_bubble",
-    };
     const SearchCut *cut = &row->cut;
     double price = f->machine.price, seconds = search_seconds(f, row);
     log_begin(log, "plan_search");
@@ -493,7 +484,7 @@ static bool search_log(Log *log, const SearchFacts *f, const SearchRow *row, Err
     log_num(log, "batch_tokens", f->batch);
     log_num(log, "seconds_per_step", row->step);
     log_num(log, "seconds", seconds);
-    for (int i = 0; i < WALLS; i++) log_num(log, keys[i], row->walls.s[i] * f->tokens / f->batch);
+    for (int i = 0; i < WALLS; i++) log_num(log, walls[i].key, row->walls.s[i] * f->tokens / f->batch);
     log_num(log, "bytes_total", row->bytes);
     log_bool(log, "fits", row->bytes <= f->machine.memory);
     log_num(log, "cost", price >= 0.0 ? seconds / 3600.0 * f->machine.count * price : NAN);

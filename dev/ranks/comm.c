@@ -52,12 +52,6 @@ void comm_cuda_check(cudaError_t status, const char *call) {
 
 // ---- what a backend provides ----
 
-#if defined(COMM_ON_GPU)
-int comm_blocks(int multiprocessors) {
-    return multiprocessors / 8 < 16 ? multiprocessors / 8 : 16;
-}
-#endif
-
 #if defined(WITH_MPI) || defined(WITH_NCCL)
 // ---- pieces: what is under way of a collective ----
 

@@ -552,11 +552,6 @@ bool train_options_batch(TrainOptions *o, int T, int ranks, Error *err) {
                 (long long)unit, of_ranks, o->micro_batch, T, (long long)nearest);
 }
 
-RunLength train_options_length(const TrainOptions *o) {
-    RunLength run = { o->steps, o->tokens, o->target_loss };
-    return run;
-}
-
 int64_t train_options_tokens(const TrainOptions *o) {
     if (!train_options_given(o, "steps")) return o->tokens > 0 ? o->tokens : 0;
     if (o->batches.rule == BATCH_ADAPTIVE) return 0;

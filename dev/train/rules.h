@@ -235,9 +235,8 @@ bool measures_noise(const TrainOptions *o);
 // micro-batches, the same on each rank.
 bool train_options_batch(TrainOptions *o, int T, int ranks, Error *err);
 
-// The length of the run; its tokens, 0 if the flags do not determine them; and the learning rate's
-// schedule, after train_options_batch, because --steps N means N batches.
-RunLength train_options_length(const TrainOptions *o);
+// The tokens of the run, 0 if the flags do not determine them; and the learning rate's schedule,
+// after train_options_batch, because --steps N means N batches.
 int64_t train_options_tokens(const TrainOptions *o);
 bool train_options_lr(LrSchedule *s, const TrainOptions *o, Error *err);
 
