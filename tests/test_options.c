@@ -105,6 +105,7 @@ TEST(small_command_lines) {
         { "--help --nonsense", "" }, { "-h --heads x", "" },
         { "--help=1", "!--help: takes no value; write --help alone" },
         { "--haeds 3", "!--haeds: unknown flag; the nearest is --heads" },
+        { "--rl 3", "!--rl: unknown flag; the nearest is --lr" },
         { "--hads 3", "!--hads: unknown flag; the nearest is --heads" },
         { "--headds=3", "!--headds: unknown flag; the nearest is --heads" },
         { "--ruke 3", "!--ruke: unknown flag; the nearest is --rule" },

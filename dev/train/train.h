@@ -221,7 +221,8 @@ typedef struct {
     Log log;
     char log_path[5000];               // the log keeps a pointer to it
     int lock;                          // on --out, until the run ends; -1: none
-    Json saved;                        // state.json of a resumed run; its flags point into it
+    TrainState state;                  // of a resumed run
+    Json saved;                        // its state.json; flags point into it
     double peak_flops;                 // of this machine, measured
     double datasheet_flops;            // of this GPU, by its data sheet; NaN: not known
     double seconds, shown_at;          // since the start; when the last line was shown
