@@ -825,6 +825,7 @@ void model_init(Model *m, const ModelSpec *spec, Machine *machine) {
     model_begin(m, spec);
     m->memory = memory_begin(alloc_or_die(counted.used, "a model and its activations"));
     model_carve(m, &m->memory);
+    assert(m->memory.used == counted.used);
     params_open(&m->params);
     weights_point(&m->w, &m->params, PARAMS);
     if (spec->use == TRAIN) weights_point(&m->dw, &m->params, GRADS);

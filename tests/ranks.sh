@@ -13,6 +13,23 @@ needs() {                                   # needs TOOL...: or every test in $t
     for tool in "$@"; do command -v "$tool" > /dev/null || skip_all "there is no $tool here"; done
 }
 
+# ---- ranks that run: the processes of a $program in $dir ----
+
+ranks_here() {                              # the processes of $program: PID RANK
+    ps -A -o pid= -o command= | awk -v at="$dir/" 'index($2, at) == 1 { print $1 }' |
+        while read -r pid; do
+            echo "$pid $(tr '\0' '\n' < "/proc/$pid/environ" 2> /dev/null |
+                sed -n 's/^\(OMPI_COMM_WORLD_RANK\|PMI_RANK\)=//p' | head -n 1)"
+        done
+}
+pid_of() { ranks_here | awk -v rank="$1" '$2 == rank { print $1 }'; }
+nobody_is_left() {
+    for _ in $(seq 200); do [ -z "$(ranks_here)" ] && return; sleep 0.1; done
+    note "processes are left: $(ranks_here | xargs)"
+    leave_nobody
+}
+leave_nobody() { ranks_here | while read -r pid _; do kill -9 "$pid" 2> /dev/null; done; }
+
 # ---- starting ranks ----
 
 # Whether mpirun itself did not come up, as happens on a machine that runs several: it alone speaks.

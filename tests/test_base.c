@@ -78,42 +78,6 @@ TEST(escapes) {
     folder_remove(&d);
 }
 
-// Longer than the line's first buffer, and repaired all along.
-TEST(a_long_text) {
-    enum { N = 100000 };
-    Path d = folder_make(NULL);
-    char *text = (char *)alloc_or_die(N, "a text");
-    size_t wrong = 0, before = strlen("{\"event\":\"t\",\"x\":\"");
-    memset(text, 0xFF, N);
-    log_one_text(&d, text, N);
-    Content c = slurp(d.text, "log.jsonl");
-    for (size_t i = 0; i < N; i++) wrong += memcmp(c.bytes + before + 3*i, "\xEF\xBF\xBD", 3) != 0;
-    CHECK(wrong == 0 && c.n == before + 3*N + 3 && strcmp(c.bytes + c.n - 3, "\"}\n") == 0);
-    free(c.bytes);
-    free(text);
-    folder_remove(&d);
-}
-
-// What is logged of a float32 is that float32.
-TEST(nine_digits_bring_a_float_back) {
-    Log log;
-    Error err;
-    CHECK(log_open(&log, "/dev/null", LOG_ANY, &err));
-    uint32_t bits = 1;
-    for (int i = 0; i < 20000; i++) {
-        bits = bits * 1664525u + 1013904223u;
-        float x;
-        memcpy(&x, &bits, sizeof x);
-        if (!isfinite(x)) continue;
-        log.length = 0;
-        log_num(&log, "x", x);
-        log_bytes(&log, "", 1);
-        float back = strtof(log.line + strlen("\"x\":"), NULL);
-        CHECK_MSG(memcmp(&back, &x, sizeof x) == 0, "%s is not %.17g", log.line, (double)x);
-    }
-    CHECK(log_close(&log, &err));
-}
-
 TEST(a_full_disk_is_told) {
     Log log;
     Error err;
@@ -124,16 +88,6 @@ TEST(a_full_disk_is_told) {
     CHECK(!log_end(&log, &err));
     CHECK_MSG(strstr(err.text, "/dev/full") && strstr(err.text, "No space"), "%s", err.text);
     log_close(&log, &err);
-}
-
-TEST(what_cannot_be_opened_is_told) {
-    static const char *const paths[] = { "/no/such/directory/log.jsonl", "/" };
-    for (int i = 0; i < 4; i++) {
-        Log log;
-        Error err;
-        CHECK(!log_open(&log, paths[i / 2], i % 2 ? LOG_OURS : LOG_ANY, &err));
-        CHECK_MSG(strstr(err.text, paths[i / 2]) && !strchr(err.text, '\n'), "%s", err.text);
-    }
 }
 
 static void append_end(const char *path) {
@@ -231,12 +185,6 @@ TEST(limits_of_control_groups) {
     folder_remove(&d);
 }
 
-TEST(memory_of_this_machine) {
-    CHECK_MSG(ram_total() > 1e8 && ram_total() <= ram_limit(), "%.0f", ram_total());
-    CHECK_MSG(ram_free() > 0.0 && ram_free() <= ram_limit(), "%.0f", ram_free());
-    ram_check(1);
-}
-
 // ---- utf8.h, from the other side: by writing every character ----
 
 // The bytes of a code point; 0 for what is none.
@@ -321,25 +269,6 @@ TEST(printer_mends_what_is_no_character) {
     };
     for (size_t i = 0; i < COUNT(cases); i++)
         check_printed(cases[i][0], cases[i][1]);
-}
-
-// A character is shown with its last byte, not with the byte after it.
-TEST(printer_holds_nothing_whole_back) {
-    char out[64] = "";
-    Utf8Printer printer = { .n = 0 };
-    FILE *f = fmemopen(out, sizeof out, "w");
-    static const char text[] = "a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x99\x82";
-    static const size_t shown[] = { 1, 1, 3, 3, 3, 6, 6, 6, 6, 10 };
-    for (size_t i = 0; i < COUNT(shown); i++) {
-        utf8_print(&printer, f, text + i, 1);
-        fflush(f);
-        CHECK_MSG((size_t)ftell(f) == shown[i], "after byte %zu: %ld bytes", i, ftell(f));
-    }
-    utf8_print(&printer, f, "\xE2\x82", 2);
-    utf8_print_end(&printer, f);
-    utf8_print(&printer, f, "z", 1);             // after an end it starts anew
-    fclose(f);
-    CHECK(strcmp(out + 10, BAD "z") == 0);
 }
 
 // On a terminal, control characters and what reorders text are shown by number; a file receives

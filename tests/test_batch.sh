@@ -160,12 +160,6 @@ goes_on_as odd --micro-batch 4
 same "a batch of 96 in micro-batches of 64" "$(field batch_tokens odd.jsonl | tail -n 1)" 128
 end a_run_goes_on_with_another_schedule
 
-# A beta2 that comes so near to 1 that a float would round it there.
-fit slow --micro-batch 1 --steps 4 --beta2 0.999 --batch-tokens 1048576 --lr-schedule constant \
-    --batch-schedule linear:16,1e9
-[ "$(field loss slow | grep -c '^[0-9]')" -eq 4 ] || note "losses: $(field loss slow | xargs)"
-end a_long_half_life_is_kept_finite
-
 # --plan counts the tokens of a schedule's updates.
 "$train" --plan --plan-gpu h100@400,8 --init d4 --seq-len 256 --micro-batch 1 --batch-tokens 2048 \
     --batch-schedule stages:20480=4096 --steps 20 --log "$dir/plan" > "$dir/stdout" \

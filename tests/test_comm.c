@@ -119,12 +119,6 @@ TEST(tree_sum_follows_its_definition) {
     }
 }
 
-TEST(tree_levels_count_in_binary) {
-    static const int levels[] = { 0, 1, 0, 2, 0, 1, 0, 3, 0, 1, 0, 2, 0, 1, 0, 4 };
-    for (int i = 0; i < 16; i++) CHECK(tree_level((uint64_t)i) == levels[i]);
-    CHECK(tree_level(((uint64_t)1 << 19) - 1) == TREE_LEVELS - 1);
-}
-
 // ---- bf16 ----
 
 // Each number of bf16 stays itself; between two neighbours the nearer one is taken, and half-way
@@ -215,29 +209,6 @@ TEST(each_launcher_is_understood) {
 }
 
 // ---- one rank alone ----
-
-TEST(one_rank_talks_to_itself) {
-    Comm c;
-    Error err;
-    float x[100], before[100];
-    double numbers[] = { 1.5, -2.5 };
-    uint64_t own = 77, all = 0;
-    Rng rng = rng_make(4, 0);
-    launched("");
-    CHECK(comm_open(&c, 30.0, &err));
-    CHECK(c.rank == 0 && c.size == 1 && c.local_rank == 0 && c.local_size == 1 && c.hosts == 1);
-    random_numbers(x, 100, &rng);
-    memcpy(before, x, sizeof x);
-    comm_wait(&c, comm_mean(&c, x, 100, COMM_BF16));
-    comm_wait(&c, comm_broadcast(&c, x, sizeof x, 0));
-    comm_add(&c, numbers, 2);
-    comm_collect(&c, &all, &own, sizeof own);
-    comm_broadcast_small(&c, &own, sizeof own);
-    CHECK(comm_bytes(1) == 0 && comm_bytes(2) == COMM_SCRATCH + COMM_SCRATCH / 2);
-    CHECK(memcmp(x, before, sizeof x) == 0 && numbers[0] == 1.5 && numbers[1] == -2.5);
-    CHECK(all == 77 && own == 77 && comm_counters(&c).bytes_sent == 0);
-    comm_close(&c);
-}
 
 // Started as one of several, it has no way to talk to the others, and says what would have.
 TEST(a_program_without_mpi_is_no_rank) {

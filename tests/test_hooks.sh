@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # One program, and ranks around it: that an update of one rank stays in few functions and files,
-# that layers know of no ranks, that a hook or a sum that is left out is found, and that the model
-# cut across ranks has the bits of the plain one where a group of one rank runs it.
+# that layers know of no ranks, and that a hook or a sum that is left out is found.
 #
 # HOOKS=1 leaves out each in turn, not one in nine.
 . "$(dirname "$0")/tools.sh"
@@ -69,24 +68,6 @@ for file in train_gpt2.c train_gpt2.cu; do
     [ -z "$named" ] || note "$file: $named"
 done
 end layers_name_no_rank
-
-# ---- a group of one rank, forced to run the model that is cut across ranks ----
-
-flags="-std=gnu11 -O0 -w -fopenmp"         # as the library; a compiler without it has none
-echo 'int main(void) { return 0; }' | $cc $flags -x c - -o "$dir/works" 2> "$dir/said" ||
-    flags=${flags% *}
-$cc $flags -c train_gpt2.c -o "$dir/trainer.o" 2> "$dir/said" || note "$(head -n 1 "$dir/said")"
-for name in plain cut; do
-    $cc $flags -DTP_ALWAYS=$([ $name = cut ] && echo 1 || echo 0) "$dir/trainer.o" \
-        dev/ranks/tensor.c "$build/library.a" -o "$dir/$name" -lm 2> "$dir/said" ||
-        note "$name: $(head -n 1 "$dir/said")"
-    "$dir/$name" $tiny --out "$dir/run-$name" --sample-every 3 --max-new 12 > "$dir/$name.out" ||
-        note "$name does not run"
-    sed -n '/the model writes/,/^---$/p' "$dir/$name.out" > "$dir/$name.text"
-done
-same_files run-plain run-cut
-cmp -s "$dir/plain.text" "$dir/cut.text" || note "a group of one writes another text"
-end a_group_of_one_has_the_plain_bits
 
 # ---- a hook or a sum that is left out, and other mistakes: the run then logs other numbers ----
 

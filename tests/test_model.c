@@ -7,40 +7,6 @@
 #include "files.h"
 #include "test.h"
 
-// ---- counting allocations, where the C library lets a program put itself in front of malloc ----
-
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define __SANITIZE_ADDRESS__ 1
-#endif
-#endif
-#if defined(__clang__) && defined(_OPENMP)
-#define RUNTIME_ALLOCATES 1       // clang's OpenMP does, at every parallel loop
-#endif
-#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(RUNTIME_ALLOCATES)
-#define COUNTS_ALLOCATIONS 1
-static volatile size_t allocations, allocated;      // how many so far; bytes of all of them
-void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t);
-void *__libc_memalign(size_t, size_t);
-static void count_allocation(size_t bytes) { allocations++; allocated += bytes; }
-void *malloc(size_t n) { count_allocation(n); return __libc_malloc(n); }
-void *calloc(size_t n, size_t size) { count_allocation(n*size); return __libc_calloc(n, size); }
-void *realloc(void *p, size_t n) { count_allocation(n); return __libc_realloc(p, n); }
-int posix_memalign(void **p, size_t unit, size_t n) {             // what alloc_or_die calls
-    count_allocation(n);
-    *p = __libc_memalign(unit, n);
-    return *p ? 0 : ENOMEM;
-}
-
-// valgrind brings a malloc of its own, and then nothing is counted.
-static bool allocations_are_counted(void) {
-    size_t before = allocations;
-    void *volatile p = malloc(1);
-    free(p);
-    return allocations > before;
-}
-#endif
-
 // ---- a model ----
 
 // A model of one rank alone; its parameters are zero.
@@ -305,87 +271,6 @@ TEST(any_thread_count_gives_the_same_bits) {
 #else
     SKIP("needs a compiler with OpenMP");
 #endif
-}
-
-TEST(a_step_allocates_nothing) {
-#ifdef COUNTS_ALLOCATIONS
-    int inputs[SHAPE_MOST], targets[SHAPE_MOST], B = SMALL.B, T = SMALL.T;
-    double loss, norm;
-    Model m;
-    if (!allocations_are_counted())
-        SKIP("needs a malloc that can be counted; valgrind brings its own");
-    test_batch(inputs, targets, &SMALL);
-    make_model(&m, &SMALL.c, B, T, TRAIN);
-    draw_model(&m, 5);
-    one_update(&m, inputs, targets, B, T, 1, &loss, &norm);      // threads start here
-    size_t before = allocations;
-    for (int i = 2; i < 6; i++) one_update(&m, inputs, targets, B, T, i, &loss, &norm);
-    CHECK_MSG(allocations == before, "%zu allocations in four steps", allocations - before);
-    model_free(&m);
-#else
-    SKIP("needs glibc, gcc's OpenMP or none, and a build without AddressSanitizer");
-#endif
-}
-
-// Whatever kind of memory, as much as model_count says. Beside it the trainer has its batches, two
-// of tokens and one of losses, and matmul_fast its static buffer: they count as MEM_REST.
-static void check_count(const Config *c, int B, int T, Use use, const Sharing *sharing) {
-    enum { TABLES = 1 << 14 };           // more than a model's tables of activations and tickets
-    static Machine machine;
-    ModelSpec spec = { *c, B, T, use, RECOMPUTE_NONE, *sharing, 0 };
-    size_t beside = 3 * (size_t)B * T * 4 + MATMUL_STATIC_BYTES, sum = 0;
-    Memory counted;
-    Model m;
-    model_count(&counted, &spec);
-#ifdef COUNTS_ALLOCATIONS
-    size_t before = allocated;
-    ram_check(0);                        // reads files; model_init calls it too
-    size_t files = allocated - before;
-    before = allocated;
-#endif
-    model_init(&m, &spec, &machine);
-#ifdef COUNTS_ALLOCATIONS
-    size_t taken = allocated - before - files;
-    if (allocations_are_counted())
-        CHECK_MSG(taken >= counted.used && taken < counted.used + TABLES,
-                  "%zu bytes are allocated, %zu were counted", taken, counted.used);
-#endif
-    CHECK_MSG(counted.used == m.memory.used, "%zu bytes counted, %zu used", counted.used,
-              m.memory.used);
-    for (int kind = 0; kind < MEM_KINDS; kind++) {
-        size_t page = alloc_bytes(counted.used) - counted.used;      // what its last page has over
-        size_t more = kind == MEM_REST ? beside + page : 0;
-        CHECK_MSG(counted.bytes[kind] == m.memory.bytes[kind] + more,
-                  "kind %d: %zu bytes counted, %zu used", kind, counted.bytes[kind],
-                  m.memory.bytes[kind]);
-        sum += m.memory.bytes[kind];
-    }
-    CHECK(sum == m.memory.used);
-    model_free(&m);
-}
-
-// Any way of sharing, with ranks that exist on paper only: nothing is sent before the first step.
-TEST(a_model_takes_what_is_counted) {
-    static const Config configs[] = { { 2, 3, 24, 61, 16, 0 }, { 1, 1, 5, 1300, 7, 0 } };
-    for (int i = 0; i < 2; i++)
-        for (int ranks = 1; ranks <= 3; ranks++)
-            for (int way = 0; way < 8; way++) {
-                Comm comm;
-                memset(&comm, 0, sizeof comm);
-                comm.size = ranks;
-                comm.rank = ranks - 1;
-                Sharing sharing = { ranks > 1 ? &comm : NULL, NULL, way % 4, COMM_FP32,
-                                    way == 4 ? 3 : 0, way == 5, false, way >= 6,
-                                    way == 2, way == 3 };
-                if (way >= 4) sharing.stage = way == 7 ? 2 : 0;
-                check_count(&configs[i], 3, 7, TRAIN, &sharing);
-                check_count(&configs[i], 3, 7, INFER, &sharing);
-                Comm group = comm;                     // of one rank a head
-                group.size = configs[i].NH;
-                group.rank = configs[i].NH - 1;
-                sharing.tensor = &group;
-                check_count(&configs[i], 3, 7, TRAIN, &sharing);
-            }
 }
 
 TEST(initialisation_is_gpt2s) {

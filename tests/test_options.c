@@ -105,6 +105,10 @@ TEST(small_command_lines) {
         { "--help --nonsense", "" }, { "-h --heads x", "" },
         { "--help=1", "!--help: takes no value; write --help alone" },
         { "--haeds 3", "!--haeds: unknown flag; the nearest is --heads" },
+        { "--rl 3", "!--rl: unknown flag; the nearest is --lr" },
+        { "--hads 3", "!--hads: unknown flag; the nearest is --heads" },
+        { "--headds=3", "!--headds: unknown flag; the nearest is --heads" },
+        { "--ruke 3", "!--ruke: unknown flag; the nearest is --rule" },
         { "--zzzzzz", "!--zzzzzz: unknown flag; --help lists all flags" },
         { "--heads", "!--heads: its value is missing; expected a whole number from 1 to 64" },
         { "--out", "!--out: its value is missing; expected A-LONG-WAY-TO-SAY-DIR (if it begins "
@@ -271,52 +275,15 @@ TEST(each_row) {
     for (size_t k = 0; k < COUNT(periods); k++) one_refused("eval-every", periods[k]);
 }
 
-// The flags in --help are exactly those that are accepted, each with its default in the text.
-TEST(help_names_every_flag) {
+// As the small table's help is printed, so is this one: within its width.
+TEST(help_is_100_columns_wide) {
     char *text = printed(train_options_help);
-    int seen = 0;
     for (char *s = text, *end; *s; s = end + 1) {
         end = s + strcspn(s, "\n");
         CHECK_MSG(end - s <= 100, "%d columns: %.40s", (int)(end - s), s);
         CHECK_MSG(end == s || end[-1] != ' ', "a space ends: %.40s", s);
-        if (strncmp(s, "  --", 4) != 0) continue;
-        size_t length = strcspn(s + 4, " [\n");
-        int row = option_find(train_table, train_rows, s + 4, length);
-        CHECK_MSG(row == seen++, "--%.*s is another row", (int)length, s + 4);
-    }
-    CHECK(seen == train_rows);
-    for (char *s = text; *s; s++)                       // undo the wrapping
-        if (*s == '\n') *s = ' ';
-    for (int i = 0; i < train_rows; i++) {
-        char want[64];
-        snprintf(want, sizeof want, "--%s%c", train_table[i].name,
-                 train_table[i].type == OPT_FROM ? '[' : ' ');
-        char *at = strstr(text, want);
-        const char *value = train_table[i].value;
-        CHECK_MSG(at && (!value || strstr(at, value)), "--%s hides its default", want);
     }
     free(text);
-}
-
-// Every slip of a letter is refused, and the flag suggested, unless another is as near.
-TEST(slips) {
-    for (int i = 0; i < train_rows; i++)
-        for (int n = (int)strlen(train_table[i].name), k = 0; k < 4*n; k++) {
-            const char *name = train_table[i].name;
-            TrainOptions o;
-            Error err = { "" };
-            char slip[OPTION_NAME_MAX + 8];
-            int at = k / 4, kind = k % 4;           // lost, replaced, one more, swapped
-            snprintf(slip, sizeof slip, "%.*s%s%s", at, name, kind == 0 || kind == 3 ? "" : "q",
-                     name + at + (kind < 2));
-            if (kind == 3 && at + 1 < n) slip[at] = name[at + 1], slip[at + 1] = name[at];
-            if (option_find(train_table, train_rows, slip, strlen(slip)) >= 0) continue;
-            CHECK_MSG(!train_one(&o, slip, "1", &err), "--%s accepted", slip);
-            const char *is = strstr(err.text, "the nearest is --"), *nearest = is ? is + 17 : "";
-            int row = option_find(train_table, train_rows, nearest, strlen(nearest));
-            CHECK_MSG(row == i || (row >= 0 && edit_distance(slip, (int)strlen(slip), nearest,
-                      (int)strlen(nearest)) <= 1), "--%s: %s", slip, err.text);
-        }
 }
 
 // ---- rules between flags ----
@@ -356,6 +323,7 @@ static const Row rules[] = {
       "steps=null tokens=null target_loss=1.5" },
     { "--data d --steps 5 --tokens 5", "!--tokens: |one or the other" },
     { "--data d --target-loss 1.5", "!--lr-schedule: |--tokens N" },
+    { "--data d --target-loss 1.5 --lr-schedule constant --eval-every 0", "!--eval-every: |at the end" },
     { "--data d --recompute block", "!--recompute: |train_gpt2cu" },
 };
 
@@ -364,8 +332,7 @@ static bool parse(TrainOptions *o, Line *line, const char *words, Error *err) {
     return train_options_parse(o, line->argc, line->argv, err);
 }
 
-// What other programs call a flag, with either dash, leads to ours; so does a flag that is gone to
-// what replaces it. What is named must exist.
+// What other programs call a flag, with either dash, leads to ours. What is named must exist.
 TEST(flags_of_other_programs) {
     static const Row cases[] = {
         { "--max_iters=5", "!--max_iters: unknown flag; here it is --steps N" },
@@ -374,17 +341,6 @@ TEST(flags_of_other_programs) {
           "of an update" },
         { "-l 1e-3", "!-l: unknown flag; here it is --lr X" },
         { "--compile", "!--compile: unknown flag; there is none: make has compiled everything" },
-        { "--tune off", "!--tune: unknown flag; it is gone; leave it out: cuBLASLt's|as fast" },
-        { "--batch-beta2 fixed", "!--batch-beta2: unknown flag; it is gone; --beta2 keeps its" },
-        { "--comm own", "!--comm: unknown flag; it is gone; gradients are summed in a fixed order" },
-        { "--export-dtype fp16", "!--export-dtype: unknown flag; it is gone; --export|-f16.gguf" },
-        { "--graph off", "!--graph: unknown flag; it is gone; BATCHWISE_GRAPH=off" },
-        { "--hellaswag-every 5", "!--hellaswag-every: unknown flag; it is gone; --hellaswag FILE" },
-        { "--on-save-error stop", "!--on-save-error: unknown flag; it is gone; a save that fails" },
-        { "--plan-b-crit 1e6", "!--plan-b-crit: unknown flag; it is gone; --plan-search takes the batch" },
-        { "--resume-from 4", "!--resume-from: unknown flag; it is gone; --resume=N continues" },
-        { "--tf32", "!--tf32: unknown flag; it is gone; make train_gpt2cu PRECISION=tf32" },
-        { "--skip-outliers 4", "!--skip-outliers: unknown flag; it is gone; a lower --clip" },
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         TrainOptions o;
@@ -441,6 +397,8 @@ TEST(a_resumed_run) {
           "recompute=\"none\"" },
         { "{\"data\":\"d\",\"plan\":true,\"plan_search\":true,\"plan_gpu\":\"h100,8\"}",
           "plan=false plan_search=false plan_gpu=null" },
+        { "{\"data\":\"d\",\"zero\":null}", "zero=null" },    // then the ranks decide anew
+        { "{\"data\":\"d\",\"zero\":3}", "zero=3" },
         { "{\"data\":true}", "!state.json: |--data " },
         { "{\"steps\":{}}", "!state.json: |--steps " },
         { "{\"lr_schedule\":false}", "!state.json: |--lr-schedule " },
@@ -457,6 +415,24 @@ TEST(a_resumed_run) {
         check_row(&rows[i], good, err.text, good ? echo_of(&o, NULL, 0) : "");
         CHECK_MSG(!good || train_options_check(&o, &err), "%s", err.text);
         json_free(&json);
+    }
+}
+
+// ZeRO's stage on 2 ranks; where none is given, 1 if it sends no more than 0 does.
+TEST(stages) {
+    static const struct { const char *words; int stage; } rows[] = {
+        { "", 1 }, { "--zero 0", 0 }, { "--zero 3", 3 }, { "--exact-sum", 0 },
+        { "--comm-dtype bf16", 0 }, { "--outer-every 5", 0 },
+    };
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        TrainOptions o;
+        Line line;
+        Error err;
+        char words[100];
+        snprintf(words, sizeof words, "--data d %s", rows[i].words);
+        CHECK(parse(&o, &line, words, &err));
+        CHECK_MSG(train_options_stage(&o, 2) == rows[i].stage, "%s", words);
+        CHECK(train_options_stage(&o, 1) == (o.zero > 0 ? o.zero : 0));
     }
 }
 

@@ -47,20 +47,6 @@ on_aarch64() {
     [ -n "$zig" ] || { skip "$1" "needs ziglang (pip install ziglang)"; return 1; }
     [ -n "$qemu" ] || { skip "$1" "needs qemu-aarch64 (apt install qemu-user)"; return 1; }
 }
-# The same losses as here, but for rounding: NEON's sums have another order.
-if [ -n "${LONG:-}" ] && on_aarch64 aarch64_trains; then
-    build aarch64-linux-musl CFLAGS=-O1 -C "$dir/tree" train_gpt2
-    "$prepare" tales --out "$dir/tales" --tokens 5000 > "$dir/said" || note "no data"
-    tiny="--data $dir/tales --layers 2 --heads 2 --channels 16 --seq-len 16 --micro-batch 2
-          --steps 3 --batch-tokens 64 --lr 1e-3 --eval-tokens 64 --warmup-tokens 0"
-    works "$train" $tiny --out "$dir/here"
-    works "$qemu" "$dir/tree/train_gpt2" $tiny --out "$dir/there"
-    paste <(values step loss "$dir/here") <(values step loss "$dir/there") > "$dir/losses"
-    same "losses of updates" "$(lines "$dir/losses")" 3
-    while read -r here there; do near "a loss there" "$there" "$here" 1e-6; done < "$dir/losses"
-    works "$train" --init "$dir/there" --generate Once --max-new 5
-    end aarch64_trains
-fi
 # aarch64 PRECISION TEST...: each test in that precision, as its own line; one make builds them all.
 aarch64() {
     local precision=$1 test; shift

@@ -12,15 +12,15 @@
 kills=${RANK_KILLS:-4}
 absolute train prepare compare
 tests="ranks_train_what_one_rank_trains averages_and_sgd_on_any_ranks
-    several_ranks_share_the_moments each_rank_keeps_and_sends_what_the_formula_says
+    each_rank_keeps_and_sends_what_the_formula_says
     a_shrinking_shard_ends_all_ranks
     workers_stop_at_the_end_of_a_round told_to_stop_all_ranks_stop ranks_refuse_in_one_line
-    help_and_plan_come_once killed_ranks_end_the_run_and_it_goes_on a_stopped_rank_ends_the_run
+    help_and_plan_come_once killed_ranks_end_the_run_and_it_goes_on
     evaluations_and_samples_do_not_depend_on_ranks
     rank_0_alone_writes
     ranks_that_share_layers_train_what_one_rank_trains
-    tensor_parallel_sends_and_keeps_what_the_formula_says tensor_parallel_refuses_in_one_line
-    tensor_parallel_in_bf16 a_changed_block_is_changed_on_all_ranks
+    tensor_parallel_refuses_in_one_line
+    tensor_parallel_in_bf16
     collectives_between_1_2_3_and_4_ranks collectives_between_machines"
 needs mpicc mpirun
 [ -x "$mpi_train" ] || skip_all "there is no $mpi_train: make test-all builds it where mpicc is"
@@ -33,20 +33,6 @@ end() {                                     # end NAME: prints the verdict on th
     if [ -z "$why" ]; then echo "ok $1"; else echo "FAIL $1: $why"; failed=1; fi
     why=
 }
-ranks_here() {                              # the processes of $program: PID RANK
-    ps -A -o pid= -o command= | awk -v at="$dir/" 'index($2, at) == 1 { print $1 }' |
-        while read -r pid; do
-            echo "$pid $(tr '\0' '\n' < "/proc/$pid/environ" 2> /dev/null |
-                sed -n 's/^\(OMPI_COMM_WORLD_RANK\|PMI_RANK\)=//p' | head -n 1)"
-        done
-}
-pid_of() { ranks_here | awk -v rank="$1" '$2 == rank { print $1 }'; }
-nobody_is_left() {
-    for _ in $(seq 200); do [ -z "$(ranks_here)" ] && return; sleep 0.1; done
-    note "processes are left: $(ranks_here | xargs)"
-    leave_nobody
-}
-leave_nobody() { ranks_here | while read -r pid _; do kill -9 "$pid" 2> /dev/null; done; }
 # begun DIR: how often a run in DIR has begun, or gone on, and made an update since.
 begun() {
     awk '/^{"event":"(start|resume)"/ { waits = 1 } /^{"event":"step"/ { n += waits; waits = 0 }
@@ -112,31 +98,6 @@ near "an average that goes on" "$(last eval val_loss_average average1)" \
     "$(last eval val_loss_average average)" 2e-7
 [ ! -e "$dir/sgd_apart/latest/workers.safetensors" ] || note "SGD's workers save moments"
 end averages_and_sgd_on_any_ranks
-
-# ---- the stage that is taken where none is given ----
-
-# A resumed run that was given no stage decides anew; one that was given a stage keeps it.
-stage_is() {                                # stage_is WORDS WHAT
-    grep -q "^ranks .*: $1" "$dir/stdout" || note "$2 is not $1: $(grep "^ranks" "$dir/stdout")"
-}
-while IFS='|' read -r stage plan flags; do
-    good 2 $tiny --steps 1 $flags --out "$dir/stage" --overwrite
-    stage_is "$stage" "'$flags'"
-    "$train" --plan --plan-gpu here@1,2 $tiny $flags > "$dir/stdout"
-    grep -q ", ZeRO $plan" "$dir/stdout" || note "the plan with '$flags' is not for stage $plan"
-done << 'STAGES'
-data parallel|0|--exact-sum
-ZeRO stage 1|1|
-ZeRO stage 3|3|--zero 3
-STAGES
-good 2 --resume --steps 2 --out "$dir/stage"
-stage_is "ZeRO stage 3" "resumed --zero 3"
-good 1 $tiny --steps 1 --out "$dir/stage" --overwrite
-good 2 --resume --steps 2 --out "$dir/stage"
-stage_is "ZeRO stage 1" "one rank's run on two"
-good 2 --resume --steps 3 --out "$dir/stage" --outer-every 1
-stage_is DiLoCo "resumed with --outer-every"
-end several_ranks_share_the_moments
 
 # ---- memory and traffic ----
 
@@ -223,8 +184,8 @@ end ranks_refuse_in_one_line
 
 good 2 --help
 same "times that help is printed" "$(shown | grep -c '^usage: ')" 1
-good 2 $tiny --plan
-same "times that the plan is printed" "$(shown | grep -c '^model ')" 1
+good 2 $tiny --batch-tokens 32 --plan
+same "times that the plan is printed" "$(shown | grep -c '2 workers x 1 x 2 sequences')" 1
 end help_and_plan_come_once
 
 # ---- ranks that die ----
@@ -256,18 +217,6 @@ same_files unkilled killed
 [ $((2 * survived)) -ge "$kills" ] || note "killed only $survived times, the run is too short"
 echo "    a rank of three killed at $survived random moments, at ZeRO's stage $stage"
 end killed_ranks_end_the_run_and_it_goes_on
-
-# One that is stopped says nothing, and its connection stays open.
-for rank in 0 1; do
-    begin 2 "silent$rank" $tiny --steps 100000 --timeout 3 --save-every 0
-    kill -STOP "$(pid_of $rank)"
-    ended
-    [ $status != 0 ] || note "the run ends well without rank $rank"
-    grep -q "^train_gpt2: rank $rank (on .*has not answered for 3 s" "$dir/stderr" ||
-        note "rank $rank was stopped: $(grep -m 1 . "$dir/stderr")"
-    nobody_is_left
-done
-end a_stopped_rank_ends_the_run
 
 # ---- evaluations, samples, files ----
 
@@ -324,34 +273,6 @@ same "files" "$(ls "$dir/share4/latest")" "$(ls "$dir/whole/latest")"
 good 1 --resume --generate Once --out "$dir/share4" --max-new 20
 end ranks_that_share_layers_train_what_one_rank_trains
 
-# Numbers of a micro-batch: (4L+2) B T C summed, of which a rank sends 2(n-1)/n, and 3 B T
-# collected, which go to n-1 ranks. The norm's totals are the rest. Data parallel adds
-# 2 Psi (n-1)/n for a share of the model.
-large="--data $dir/tales --seq-len 32 --micro-batch 2 --layers 3 --heads 4 --channels 128 --steps 2
-       --warmup-tokens 0 --eval-every 0 --eval-tokens 64"
-for shape in "4 4 2" "4 2 1"; do
-    read -r ranks cut micro_batches <<< "$shape"
-    run=sent$cut flags="$large --tensor-parallel $cut"
-    flags+=" --batch-tokens $((64 * ranks / cut * micro_batches)) --no-overlap"
-    good $ranks $flags --out "$dir/$run"
-    read -r share sent <<< "$(awk -v n=$cut -v D=$((ranks / cut)) -v A=$micro_batches 'BEGIN {
-        L = 3; C = 128; BT = 64; V = int((257 + n - 1) / n)
-        block = 12*C*C/n + (3 + 4)*C/n + 6*C; share = (V + 32)*C + L*block + 2*C
-        sums = 2*(n - 1)/n * (4*L + 2)*BT*C + (n - 1) * 3*BT
-        printf "%.0f %.0f", 4*share, 4*(A*sums + 2*(D - 1)/D * share) }')"
-    near "bytes sent, $cut ranks a model" "$(last step bytes_sent $run)" "$sent" 0.01
-    near "parameters, $cut ranks a model" "$(last start bytes_params $run)" "$share" 0.001
-done
-# --plan counts the same bytes; what it allocates: tests/test_model.c.
-mkdir "$dir/plan"
-"$program" --plan --plan-gpu here@1,4 $large --batch-tokens 128 --tensor-parallel 4 \
-    --log "$dir/plan/log.jsonl" > "$dir/stdout" || note "no plan"
-for key in bytes_params bytes_grads bytes_moments bytes_passing; do
-    same "the plan's $key" "$(last plan $key plan)" "$(last start $key sent4)"
-done
-near "the plan's traffic" "$(last plan traffic_bytes plan)" "$(last step bytes_sent sent4)" 0.01
-end tensor_parallel_sends_and_keeps_what_the_formula_says
-
 refuses "2 ranks cannot share 3 heads" 2 $layers --heads 3 --channels 24 --tensor-parallel 2
 refuses "3 does not divide 4 ranks" 4 $layers --tensor-parallel 3
 mpi 1 --resume --out "$dir/share2"
@@ -376,17 +297,6 @@ within "gradient in bf16 on 4 ranks" "$(worst bf16 bf16-4)" 0.02
 same "precision" "$(last start precision bf16-4)" '"bf16"'
 end tensor_parallel_in_bf16
 
-# There is one block: another activation, in block_forward and block_backward alone, is trained by
-# one rank and by two that share each layer alike.
-sed 's/gelu_forward(a.gelu, a.fc, \(.*\));/memcpy(a.gelu, a.fc, \1 * sizeof(float));/
-     s/gelu_backward(dfc, dgelu, a.fc, N.*//' train_gpt2.c > "$dir/linear.c"
-build_with -iquote . "$dir/linear.c"
-good 1 $layers --out "$dir/linear"
-good 2 $layers --tensor-parallel 2 --out "$dir/linear2"
-within "losses of another block on 2 ranks" "$(apart loss linear linear2)" 2e-6
-[[ $(apart loss whole linear) = [0-9].[0-9]e-0[1-3] ]] || note "another block learns the same"
-end a_changed_block_is_changed_on_all_ranks
-
 # ---- what all this is made of ----
 
 mpicc -DWITH_MPI -pthread -std=gnu11 -O1 -fopenmp tests/ranks_comm.c "$build/mpi/library.a" \
@@ -396,7 +306,7 @@ collectives() {                             # collectives RANKS [NEAR]
     same "status on $1 ranks ${BATCHWISE_HOSTS:-}" $? 0
     grep -v '^ok ' "$dir/stdout" > "$dir/other" && note "$1 ranks: $(head -n 1 "$dir/other")"
     same "tests passed on $1 ranks ${BATCHWISE_HOSTS:-}" "$(grep -c '^ok ' "$dir/stdout")" \
-        $(($1 * 13))
+        $(($1 * 12))
 }
 for ranks in 1 2 3 4; do collectives $ranks; done
 end collectives_between_1_2_3_and_4_ranks

@@ -20,21 +20,11 @@ static bool near(double a, double b) { return fabs(a - b) <= 1e-15; }
     CHECK_MSG(near(lr_at(s, tokens), want), "lr_at(%llu) is %.17g, not %.17g", \
               (unsigned long long)(tokens), lr_at(s, tokens), (double)(want))
 
-TEST(warmup_is_linear_and_ends_at_lr) {
-    for (int r = 0; r < RULES; r++) {
-        LrSchedule s = lr_schedule(rules[r], 1000, 11000);
-        AT(&s, 0, 0.0);
-        AT(&s, 250, 0.125);
-        AT(&s, 999, 0.4995);
-        CHECK(lr_at(&s, 1000) == 0.5);
-        s = lr_schedule(rules[r], 0, 1000000);
-        CHECK(lr_at(&s, 0) == 0.5 && fabs(lr_at(&s, 1) - 0.5) < 1e-6);
-    }
-}
-
-// With lr 0.5 and a final rate of 0.125, by hand.
+// With lr 0.5, a warm-up over 1000 tokens and a final rate of 0.125, by hand.
 TEST(values_by_hand) {
     static const struct { LrRule rule; uint64_t horizon, tokens; double lr; } cases[] = {
+        { LR_CONSTANT, 11000, 0, 0.0 },        { LR_CONSTANT, 11000, 250, 0.125 },
+        { LR_LINEAR, 11000, 999, 0.4995 },     { LR_COSINE, 11000, 1000, 0.5 },
         { LR_CONSTANT, 11000, 6000, 0.5 },     { LR_CONSTANT, 11000, 99000, 0.5 },
         { LR_LINEAR, 11000, 3500, 0.40625 },   { LR_LINEAR, 11000, 6000, 0.3125 },
         { LR_COSINE, 11000, 6000, 0.3125 },    // cos(pi/2) = 0
@@ -143,17 +133,6 @@ static BatchSchedule batch_schedule(const char *text, uint64_t batch, uint64_t u
     return s;
 }
 
-TEST(good_texts) {
-    BatchSchedule s = batch_schedule("linear:32768,4e9", 64, 1);
-    CHECK(s.rule == BATCH_LINEAR && s.first == 32768 && s.over == 4000000000u);
-    s = batch_schedule("stages:0=32,1000=64,1e6=16", 64, 1);                  // it may shrink
-    CHECK(s.rule == BATCH_STAGES && s.n_stages == 3);
-    CHECK(s.stages[0].tokens == 0 && s.stages[0].batch == 32);
-    CHECK(s.stages[2].tokens == 1000000 && s.stages[2].batch == 16);
-    s = batch_schedule("adaptive:1.5,512,512", 64, 1);
-    CHECK(s.rule == BATCH_ADAPTIVE && s.eta == 1.5 && s.min == 512 && s.max == 512);
-}
-
 TEST(bad_texts) {
     static const struct { const char *text, *expected; } cases[] = {
         { "", "constant, linear:N0,TOKENS, stages:TOKENS=BATCH,... or adaptive:ETA,MIN,MAX" },
@@ -205,6 +184,7 @@ TEST(batches_at_their_borders) {
         uint64_t batch = batch_at(&s, cases[i].tokens, 0);
         CHECK_MSG(batch == cases[i].want, "%s at %llu: %llu", cases[i].text,
                   (unsigned long long)cases[i].tokens, (unsigned long long)batch);
+        CHECK(batch_adapt(&s, 512, 1e6) == 512);       // other rules do not listen to the norm test
     }
     BatchSchedule s = batch_schedule("constant", 1024, 256);
     CHECK(batch_start(&s) == 1024);
@@ -232,7 +212,7 @@ TEST(adaptive_only_grows) {
 // not passed.
 TEST(adaptive_rounds_its_ends) {
     BatchSchedule s = batch_schedule("adaptive:0.5,100,1000", 256, 256);
-    CHECK(batch_start(&s) == 256);
+    CHECK(batch_start(&s) == 256 && s.eta == 0.5);
     for (double wanted = 1.0; wanted < 3000.0; wanted += 1.7) {
         uint64_t batch = batch_adapt(&s, 256, wanted);
         CHECK_MSG(batch % 256 == 0 && batch >= 256 && batch <= 768, "%g: %d", wanted, (int)batch);
@@ -258,24 +238,6 @@ TEST(norm_test_waits_for_a_window) {
         raised++;
     }
     CHECK(raised == 4);
-    NormTest first = { 512, 0 };
-    for (int update = 1; update < 30 + NORM_TEST_WINDOW; update++)
-        batch_test(&first, &s, 2000.0, update <= 30);
-    CHECK(first.batch == 512);
-    batch_test(&first, &s, NAN, false);
-    CHECK(first.batch == 512);
-    batch_test(&first, &s, 2000.0, false);
-    CHECK(first.batch == 1024);
-}
-
-// Other rules do not listen to the norm test.
-TEST(only_adaptive_adapts) {
-    static const char *const texts[] = { "constant", "linear:64,1000", "stages:0=128" };
-    for (int i = 0; i < 3; i++) {
-        BatchSchedule s = batch_schedule(texts[i], 512, 64);
-        CHECK(batch_adapt(&s, 512, 1e6) == 512);
-        CHECK(batch_at(&s, 100, 64) == batch_at(&s, 100, 99999));
-    }
 }
 
 // ---- the length of a run ----
@@ -297,14 +259,6 @@ TEST(tokens_of_steps_add_up) {
     }
 }
 
-// A million updates after the ramp cost no more than the ramp.
-TEST(tokens_of_many_steps) {
-    BatchSchedule s = batch_schedule("stages:2048=4096", 1024, 64);
-    CHECK(batch_tokens_after(&s, 0, 1000000002ull) == 2048 + 1000000000ull * 4096);
-    s = batch_schedule("constant", 1024, 64);
-    CHECK(batch_tokens_after(&s, 0, 3000000000ull) == 3000000000ull * 1024);
-}
-
 // ---- what follows the batch ----
 
 TEST(lr_rules) {
@@ -323,6 +277,8 @@ TEST(beta2_as_published) {
     CHECK_MSG(fabs(one - 0.9999) < 5e-6, "%.7f", one);
     CHECK(batch_beta2(0.95, &s, 512) == 0.95 && batch_beta2(0.0, &s, 64) == 0.0);
     CHECK(fabs(batch_beta2(0.95, &s, 1024) - 0.95*0.95) < 1e-15);
+    s.batch = 1 << 20;                                   // a float would round it to 1 there
+    CHECK((float)batch_beta2(0.999, &s, 16) < 1.0f);
 }
 
 // ---- the noise scale ----
@@ -348,32 +304,6 @@ static NoiseScale average_of(NoiseEstimate e, int updates) {
     return n;
 }
 
-TEST(average_of_the_same_is_the_same) {
-    NoiseEstimate e = { 0.25, 1000.0 };
-    NoiseScale none = { 0 };
-    CHECK(isnan(noise_tokens(&none)));
-    for (int updates = 1; updates < 1000; updates *= 30) {
-        NoiseScale n = average_of(e, updates);
-        // Zeros that the averages began with fall out of the ratio: right from the first update on.
-        CHECK_MSG(fabs(noise_tokens(&n) / 4000.0 - 1.0) < 1e-12, "after %d: %.17g", updates,
-                  noise_tokens(&n));
-        CHECK(fabs(n.g2 / n.weight / e.g2 - 1.0) < 1e-12);
-        CHECK(fabs(n.s / n.weight / e.s - 1.0) < 1e-12);
-        CHECK(fabs(n.weight - (1.0 - pow(noise_decay, updates))) < 1e-12);
-    }
-}
-
-// Numerator and denominator are averaged apart; the mean of the ratios would be 2.
-TEST(averages_first_ratio_then) {
-    NoiseScale n = { 0 };
-    for (int u = 0; u < 2000; u++) {
-        NoiseEstimate e = { u % 2 ? 1.0 : 3.0, u % 2 ? 3.0 : 3.0 };
-        noise_add(&n, e);
-    }
-    // 3/2, up to the last update's weight of 2%, which lies on one side
-    CHECK_MSG(fabs(noise_tokens(&n) - 1.5) < 0.02, "%g", noise_tokens(&n));
-}
-
 // With a weak gradient G2 is negative at nearly every second update. Their mean is right; without
 // those, or with zeros in their place, it would be far too large.
 TEST(clamped_after_the_average_alone) {
@@ -387,16 +317,6 @@ TEST(clamped_after_the_average_alone) {
     CHECK_MSG(fabs(noise_tokens(&n) / (10.0 / 3.0) - 1.0) < 0.01, "%g", noise_tokens(&n));
     n = average_of(noiseless, 5);
     CHECK(noise_tokens(&n) == 0.0);
-}
-
-// ---- the norm test ----
-
-// A smaller eta asks for more.
-TEST(norm_test_scales_with_eta) {
-    NoiseScale n = { 2.0, 512.0, 1.0 }, none = { 0.0, 0.0, 0.0 };
-    CHECK(norm_test_batch(&n, 1.0) == 256.0 && norm_test_batch(&n, 0.25) == 16.0 * 256.0);
-    n.g2 = -1.0;
-    CHECK(isinf(norm_test_batch(&n, 1.0)) && isnan(norm_test_batch(&none, 1.0)));
 }
 
 // ---- words ----

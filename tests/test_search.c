@@ -15,7 +15,7 @@
 //   becomes fp32, 6, its maximum 4, shift 8, exponential 8, sum 4, quotient 8; then its gradient is
 //   scaled, 8, and becomes fp16, 6
 //   it refuses to interleave a pipeline of two stages
-static const SearchTrainer megatron = { false, false, 3, 6, 2, 2, 12, 6, 52, 6, 52 };
+static const SearchTrainer megatron = { false, true, true, false, 3, 6, 2, 2, 12, 6, 52, 6, 52 };
 
 static SearchFacts facts_of(Config c, int T, const char *machine) {
     SearchFacts f;
@@ -33,71 +33,48 @@ static SearchFacts facts_of(Config c, int T, const char *machine) {
 
 // TFLOP/s of a GPU by equation 3 of Narayanan et al. 2021, all recomputed and without ZeRO.
 static double reached(const SearchFacts *f, const SearchRow *row) {
-    return 1e-12 * plan_flops_done(&f->c, f->T, true) * f->batch / row->step / f->machine.count;
+    double s = f->T, l = f->c.L, h = f->c.C, V = f->c.V;
+    double flop = 96.0*f->batch*l*h*h * (1.0 + s/(6.0*h) + V/(16.0*l*h));
+    return 1e-12 * flop / row->step / f->machine.count;
 }
 
-// Narayanan: their table 1, V = 51200, A100s of 80 GB in DGX machines of 8, in TFLOP/s a GPU.
-// Shoeybi et al. 2019: V100s of 32 GB in DGX-2H machines of 16 with 150 GB/s a direction, 8 links
-// of 100 Gb/s between them, 8 sequences a replica; in percent of the first row's speed. Megatron's
-// README says that its own all-reduce, which does not overlap, was the faster one for the two
-// smaller models, and PyTorch's, which does, for the larger; and that the largest reaches 60%
-// without overlap. The row that is 5.1 off: from tensor 1 to 2 the printed cost of data parallelism
-// triples, from 4 to 13%.
+// Their table 1: V = 51200, A100s of 80 GB in DGX machines of 8, in TFLOP/s a GPU.
 static const struct {
-    enum { NARAYANAN, SHOEYBI } paper;
     int heads, h, layers, t, p, gpus, batch;     // batch: sequences
-    bool overlaps;
-    double published, off;                       // off: at most, of it or in percent points
+    double published;
 } clusters[] = {
-    { NARAYANAN, 24, 2304, 24, 1, 1, 32, 512, false, 137, 0.11 },
-    { NARAYANAN, 32, 3072, 30, 2, 1, 64, 512, false, 138, 0.11 },
-    { NARAYANAN, 32, 4096, 36, 4, 1, 128, 512, false, 142, 0.11 },
-    { NARAYANAN, 48, 6144, 40, 8, 1, 256, 1024, false, 135, 0.11 },
-    { NARAYANAN, 64, 8192, 48, 8, 2, 512, 1536, false, 138, 0.11 },
-    { NARAYANAN, 80, 10240, 60, 8, 4, 1024, 1792, false, 140, 0.11 },
-    { NARAYANAN, 96, 12288, 80, 8, 8, 1536, 2304, false, 148, 0.11 },
-    { NARAYANAN, 128, 16384, 96, 8, 16, 1920, 2160, false, 155, 0.11 },
-    { NARAYANAN, 128, 20480, 105, 8, 35, 2520, 2520, false, 163, 0.11 },
-    { NARAYANAN, 160, 25600, 128, 8, 64, 3072, 3072, false, 163, 0.11 },
-    { SHOEYBI, 16, 1536, 40, 1, 1, 1, 8, false, 100, 0 },
-    { SHOEYBI, 20, 1920, 54, 2, 1, 2, 8, false, 95, 5 },
-    { SHOEYBI, 24, 2304, 64, 4, 1, 4, 8, false, 82, 5 },
-    { SHOEYBI, 32, 3072, 72, 8, 1, 8, 8, false, 77, 5 },
-    { SHOEYBI, 16, 1536, 40, 1, 1, 64, 512, false, 96, 5 },
-    { SHOEYBI, 20, 1920, 54, 2, 1, 128, 512, false, 83, 5.5 },
-    { SHOEYBI, 24, 2304, 64, 4, 1, 256, 512, true, 79, 5 },
-    { SHOEYBI, 32, 3072, 72, 8, 1, 512, 512, true, 74, 5 },
-    { SHOEYBI, 32, 3072, 72, 8, 1, 512, 512, false, 60, 5 },
+    { 24, 2304, 24, 1, 1, 32, 512, 137 },
+    { 32, 3072, 30, 2, 1, 64, 512, 138 },
+    { 32, 4096, 36, 4, 1, 128, 512, 142 },
+    { 48, 6144, 40, 8, 1, 256, 1024, 135 },
+    { 64, 8192, 48, 8, 2, 512, 1536, 138 },
+    { 80, 10240, 60, 8, 4, 1024, 1792, 140 },
+    { 96, 12288, 80, 8, 8, 1536, 2304, 148 },
+    { 128, 16384, 96, 8, 16, 1920, 2160, 155 },
+    { 128, 20480, 105, 8, 35, 2520, 2520, 163 },
+    { 160, 25600, 128, 8, 64, 3072, 3072, 163 },
 };
 
-// Narayanan's cut against our fastest: in eight rows their choice is within 10%. For 18.4 and 39.1
+// Their cut against our fastest: in eight rows their choice is within 10%. For 18.4 and 39.1
 // billion the search finds tensor 2 in a pipeline of 4 and of 8 interleaved stages 16 and 19%
 // faster than tensor 8. The model is 2 and 0% off what they measured in these rows, so it is the other
 // mixture that is in doubt: nobody has measured it. Their rule takes tensor parallelism up to a
 // machine first and does not try the others.
 TEST(published_clusters) {
     int near_best = 0;
-    double error = 0.0, slowest = 0.0, one = 0.0;
+    double error = 0.0, slowest = 0.0;
     for (size_t i = 0; i < sizeof clusters / sizeof *clusters; i++) {
-        bool narayanan = clusters[i].paper == NARAYANAN;
-        int T = narayanan ? 2048 : 1024;
-        Config c = { clusters[i].layers, clusters[i].heads, clusters[i].h, 51200, T, 0 };
+        Config c = { clusters[i].layers, clusters[i].heads, clusters[i].h, 51200, 2048, 0 };
         char machine[80];
-        snprintf(machine, sizeof machine, narayanan ? "a100,%d,300GB/s:8+25GB/s"
-                                                    : "v100@93.75,%d,150GB/s:16+6.25GB/s",
-                 clusters[i].gpus);              // 0.75 of the V100's peak
-        SearchFacts f = facts_of(c, T, machine);
-        f.batch = (double)T * clusters[i].batch;
-        f.trainer.overlaps = clusters[i].overlaps;
-        if (clusters[i].overlaps) f.trainer.message_moved = f.trainer.message_kept = 0;
-        SearchSpace theirs = { clusters[i].t, clusters[i].p, 0, true }, all = { 0, 0, 0, true };
-        Search own = search_all(&f, &theirs);
-        double is = reached(&f, &own.rows[0]), published = clusters[i].published;
-        if (!narayanan && one == 0.0) one = is;
-        double off = narayanan ? is / published - 1.0 : 100.0 * is / one - published;
-        CHECK_MSG(fabs(off) <= clusters[i].off && own.fit == 1, "row %zu is off by %.3g", i, off);
-        if (!narayanan) continue;
-        double slower = own.rows[0].step / search_all(&f, &all).rows[0].step;
+        snprintf(machine, sizeof machine, "a100,%d,300GB/s:8+25GB/s", clusters[i].gpus);
+        SearchFacts f = facts_of(c, 2048, machine);
+        f.batch = 2048.0 * clusters[i].batch;
+        Search all = search_all(&f);
+        const SearchRow *own = all.rows;
+        while (own->cut.tensor != clusters[i].t || own->cut.pipe != clusters[i].p) own++;
+        double off = reached(&f, own) / clusters[i].published - 1.0;
+        CHECK_MSG(fabs(off) <= 0.11 && own - all.rows < all.fit, "row %zu is off by %.3g", i, off);
+        double slower = own->step / all.rows[0].step;
         error += fabs(off) / 10.0;
         near_best += slower <= 1.10;
         slowest = fmax(slowest, slower);
@@ -105,25 +82,6 @@ TEST(published_clusters) {
     CHECK_MSG(error <= 0.05, "mean error %.3f", error);
     CHECK_MSG(near_best >= 8 && slowest <= 1.20, "%d choices of 10 within 10%% of the fastest, "
               "the slowest takes %.2f times as long", near_best, slowest);
-}
-
-// Figure 13: 162.2 billion on 64 GPUs, batches of 32 and 128 sequences, not interleaved. From
-// tensor 2 x pipeline 32 to 32 x 2, 8 x 8 was the fastest.
-TEST(narayanan_figure_13) {
-    Config c = { 32, 128, 20480, 51200, 2048, 0 };
-    SearchFacts f = facts_of(c, 2048, "a100,64,300GB/s:8+25GB/s");
-    f.trainer.fewest_dealt = 65;
-    for (int batch = 32; batch <= 128; batch *= 4) {
-        SearchRow best;
-        memset(&best, 0, sizeof best);
-        f.batch = 2048.0 * batch;
-        for (int t = 2; t <= 32; t *= 2) {
-            SearchSpace theirs = { t, 64 / t, 0, true };
-            Search s = search_all(&f, &theirs);
-            if (best.step == 0.0 || s.rows[0].step < best.step) best = s.rows[0];
-        }
-        CHECK_MSG(best.cut.tensor == 8, "batch %d: tensor %d", batch, best.cut.tensor);
-    }
 }
 
 // Alone on a data rank, the terms are those of --plan.
@@ -255,7 +213,8 @@ TEST(what_fits_comes_first) {
     Config c = { 48, 25, 1600, 50257, 1024, 0 };
     SearchFacts f = facts_of(c, 1024, "a100,16,300GB/s:8+25GB/s");
     f.batch = 1 << 20;
-    Search s = search_all(&f, &search_everything);
+    f.trainer.only_zero_0 = f.trainer.only_recomputes = false;
+    Search s = search_all(&f);
     CHECK(s.n == 5 && s.fit > 0);                // pipelines of 1, 2, 4, 8 and 16; 25 heads
     for (int i = 1; i < s.n; i++)
         CHECK(!search_better(&s.rows[i], &s.rows[i-1], f.machine.memory));

@@ -47,48 +47,31 @@ enum { ODD_CONFIGS = sizeof odd_configs / sizeof *odd_configs };
 
 // ---- chunks ----
 
-// Where a rank keeps what lies in the whole buffer, and back: bucket after bucket, each with room
-// for the longest slice. -1: it is another rank's, or nothing.
-typedef struct { long *of_flat, *of_slice; } Places;
-
-static void places_begin(Places *p, const Config *c, int rank, int size) {
-    size_t n = gpt2_n_params(c), room = 0;
-    p->of_flat = (long *)alloc_or_die(n * sizeof(long), "places");
-    p->of_slice = (long *)alloc_or_die((n + 64 * 8 * (size_t)(c->L + 2)) * sizeof(long), "places");
-    memset(p->of_flat, -1, n * sizeof(long));
-    memset(p->of_slice, -1, (n + 64 * 8 * (size_t)(c->L + 2)) * sizeof(long));
-    for (int b = 0; b < gpt2_n_buckets(c); b++) {
-        Range r = gpt2_bucket(c, b);
-        Slice s = comm_slice(r.count, rank, size);
-        for (size_t i = 0; i < s.count; i++) {
-            p->of_flat[r.begin + s.begin + i] = (long)(room + i);
-            p->of_slice[room + i] = (long)(r.begin + s.begin + i);
-        }
-        room += comm_slice(r.count, 0, size).count;
+// The parameter, in the whole buffer, of place `at` in a buffer of this rank's slices, or in a
+// whole one; -1: the place holds nothing.
+static long flat_of(const Params *p, size_t at, bool slices) {
+    if (!slices) return at < gpt2_n_params(&p->c) ? (long)at : -1;
+    for (int b = 0; b < gpt2_n_buckets(&p->c); b++) {
+        Slice own = params_own(p, b);
+        size_t begin = params_own_begin(p, b, true);
+        if (at >= begin && at < begin + own.count)
+            return (long)(gpt2_bucket(&p->c, b).begin + own.begin + at - begin);
     }
-}
-
-static void places_end(Places *p) {
-    free(p->of_flat);
-    free(p->of_slice);
+    return -1;
 }
 
 // One chunk: in one tensor, with its decay, and each of the three places where the stage says. Adds
 // one to `updated` of each parameter it updates.
-static int check_chunk(int *updated, const Params *p, const Chunk *k, const Places *places) {
+static int check_chunk(int *updated, const Params *p, const Chunk *k) {
     Tensor t = {0};
     int wrong = 0;
-    for (int j = 0; j < k->count; j++) {
-        size_t param = k->param + (size_t)j, grad = k->grad + (size_t)j;
-        size_t moment = k->moment + (size_t)j;
-        if (param >= params_count(p)) return 1;
-        long flat = p->stage == 3 ? places->of_slice[param] : (long)param;
+    for (size_t j = 0; j < (size_t)k->count; j++) {
+        long flat = flat_of(p, k->param + j, p->stage == 3);
         if (flat < 0) return 1;
         for (int i = 0; j == 0 && i < gpt2_n_tensors(&p->c); i++)
             if (gpt2_tensor(&p->c, i).offset <= (size_t)flat) t = gpt2_tensor(&p->c, i);
-        wrong += (long)grad != (p->stage >= 2 ? places->of_flat[flat] : flat);
-        wrong += (long)moment != (p->stage >= 1 ? places->of_flat[flat] : flat);
-        wrong += grad >= params_grads_count(p) || moment >= params_moments_count(p);
+        wrong += flat_of(p, k->grad + j, p->stage >= 2) != flat;
+        wrong += flat_of(p, k->moment + j, p->stage >= 1) != flat;
         wrong += t.decays != k->decays || (size_t)flat >= t.offset + t.count;
         updated[flat]++;
     }
@@ -101,18 +84,15 @@ static void check_chunks(const Config *c, int size, int stage, int largest) {
     int wrong = 0, times = size > 1 && stage > 0 ? 1 : size;
     for (int rank = 0; rank < size; rank++) {
         Rank r;
-        Places places;
         rank_begin(&r, rank, size, stage, c);
-        places_begin(&places, c, rank, size);
         int n = params_chunks(NULL, &r.p, largest);
         Chunk *chunks = (Chunk *)alloc_or_die((size_t)(n + 1) * sizeof *chunks, "chunks");
         CHECK(params_chunks(chunks, &r.p, largest) == n);
         for (int i = 0; i < n; i++) {
             wrong += chunks[i].count < 1 || chunks[i].count > largest;
-            wrong += check_chunk(updated, &r.p, &chunks[i], &places);
+            wrong += check_chunk(updated, &r.p, &chunks[i]);
         }
         free(chunks);
-        places_end(&places);
         rank_end(&r);
     }
     for (size_t i = 0; i < n_params; i++) wrong += updated[i] != times;
@@ -146,35 +126,12 @@ TEST(buckets_in_use_have_slots_of_their_own) {
     }
 }
 
-// ---- how much each rank keeps ----
-
-// Bytes a parameter, in fp32: 16, 8 + 8/n, 4 + 12/n, 16/n (SCIENCE: ZeRO). Rounding slices up to 64
-// numbers is nothing on a model of this size.
-TEST(memory_follows_the_formula) {
-    const Config c = { 4, 4, 128, 1000, 128, 0 };
-    for (int size = 1; size <= 8; size += 7)
-        for (int stage = 0; stage <= 3; stage++) {
-            Rank r;
-            rank_begin(&r, size - 1, size, stage, &c);
-            double n = size, formula[] = { 16.0, 8.0 + 8.0/n, 4.0 + 12.0/n, 16.0/n };
-            double bytes = 4.0*(double)(params_count(&r.p) + params_grads_count(&r.p)
-                                        + 2*params_moments_count(&r.p));
-            rank_carve(&r);
-            const size_t *of = r.memory.bytes;
-            CHECK(bytes == (double)(of[MEM_PARAMS] + of[MEM_GRADS] + of[MEM_MOMENTS]));
-            bytes /= (double)gpt2_n_params(&c);
-            CHECK_MSG(fabs(bytes/formula[stage] - 1.0) < 0.01, "stage %d, %d ranks: %.3f bytes, "
-                      "not %.3f", stage, size, bytes, formula[stage]);
-            rank_end(&r);
-        }
-}
-
 // ---- parameters as they are loaded ----
 
 // Of one series: what is placed bucket by bucket and kept is found again, each element at one rank
 // where the series is in slices (parameters at stage 3, moments from stage 1 on), else at all of
 // them.
-static int check_series(Rank *r, Kept what, const float *kept, bool slices, const Places *places) {
+static int check_series(Rank *r, Kept what, const float *kept, bool slices) {
     const Config *c = &r->p.c;
     int wrong = 0;
     for (int b = 0; b < gpt2_n_buckets(c); b++) {
@@ -184,11 +141,14 @@ static int check_series(Rank *r, Kept what, const float *kept, bool slices, cons
             place[i] = (float)(range.begin + i) + 0.25f*(float)what;
         bucket_keep(&r->p, what, b);
     }
-    for (size_t f = 0; f < gpt2_n_params(c); f++) {
-        long at = slices ? places->of_flat[f] : (long)f;
-        if (at >= 0) wrong += kept[at] != (float)f + 0.25f*(float)what;
+    size_t found = 0, own = 0;
+    for (int b = 0; b < gpt2_n_buckets(c); b++)
+        own += slices ? params_own(&r->p, b).count : gpt2_bucket(c, b).count;
+    for (size_t at = 0; at < buffer_count(&r->p, slices); at++) {
+        long flat = flat_of(&r->p, at, slices);
+        if (flat >= 0) found++, wrong += kept[at] != (float)flat + 0.25f*(float)what;
     }
-    return wrong;
+    return wrong + (found != own);
 }
 
 TEST(what_is_placed_is_kept) {
@@ -197,18 +157,15 @@ TEST(what_is_placed_is_kept) {
         for (int stage = 0; stage <= 3; stage++)
             for (int rank = 0; rank < size; rank++) {
                 Rank r;
-                Places places;
                 int wrong = 0;
                 rank_begin(&r, rank, size, stage, c);
                 rank_alloc(&r);
-                places_begin(&places, c, rank, size);
                 int has = r.p.stage;                   // 0 with one rank
-                wrong += check_series(&r, KEPT_WEIGHTS, r.p.masters, has == 3, &places);
-                wrong += check_series(&r, KEPT_EXP_AVG, r.p.adam_m, has >= 1, &places);
-                wrong += check_series(&r, KEPT_EXP_AVG_SQ, r.p.adam_v, has >= 1, &places);
+                wrong += check_series(&r, KEPT_WEIGHTS, r.p.masters, has == 3);
+                wrong += check_series(&r, KEPT_EXP_AVG, r.p.adam_m, has >= 1);
+                wrong += check_series(&r, KEPT_EXP_AVG_SQ, r.p.adam_v, has >= 1);
                 CHECK_MSG(wrong == 0, "stage %d, rank %d of %d: %d elements", stage, rank, size,
                           wrong);
-                places_end(&places);
                 rank_end(&r);
             }
 }

@@ -87,7 +87,8 @@ void machine_open(Machine *g, const TrainOptions *o, Comm *comm) {
     g->products = (Product *)alloc_or_die(MAX_PRODUCTS * sizeof(Product), "a table of products");
     // With --exact-sum the choice of a product's algorithm may not depend on the number of ranks.
     int all = g->properties.multiProcessorCount;
-    if (comm->size > 1 && !o->no_overlap && !o->exact_sum) comm->blocks = comm_blocks(all);
+    // Messages take an eighth of the multiprocessors, at most 16, while products run beside them.
+    if (comm->size > 1 && !o->no_overlap && !o->exact_sum) comm->blocks = all < 128 ? all / 8 : 16;
     if (comm->size > 1 && comm->blocks > 0) g->beside = all - comm->blocks;
     comm_open_gpu(comm, g->stream);
 }

@@ -23,16 +23,10 @@ double plan_params(const Config *c) {
          + (double)c->L * (double)gpt2_block_size(c);
 }
 
-// Bytes a worker keeps to train `params` parameters in mixed precision with Adam, at a ZeRO stage
-// over n workers (Rajbhandari et al. 2020, arXiv 1910.02054, figure 1 and section 5). For each
-// parameter: 2 bytes, 2 for its gradient, 12 for Adam (an fp32 copy and two moments).
-static double plan_textbook_bytes(double params, double workers, int stage) {
-    double p = 2.0*params, g = 2.0*params, adam = 12.0*params;
-    return (stage >= 3 ? p / workers : p) + (stage >= 2 ? g / workers : g)
-         + (stage >= 1 ? adam / workers : adam);
-}
-
-double plan_flops_done(const Config *c, int T, bool recompute) {
+// FLOP computed for a token. Without recompute: gpt2_flops_per_token. With it the blocks' forward
+// pass runs twice, a third more of their FLOP; the classifier's runs once. That is Narayanan et al.
+// 2021, arXiv 2104.04473, equation 3: 96 B s l h^2 (1 + s/6h + V/16lh) a batch.
+static double plan_flops_done(const Config *c, int T, bool recompute) {
     double all = gpt2_flops_per_token(c, T), head = 6.0*c->C*c->V;
     return recompute ? all + (all - head) / 3.0 : all;
 }
@@ -45,8 +39,10 @@ static double plan_rule_seconds(double params, double tokens, double workers, do
     return (recompute ? 8.0 : 6.0) * params * tokens / (workers * flops);
 }
 
-double plan_way_seconds(PlanWay way, double bytes, double n, double messages,
-                        const PlanNetwork *w) {
+typedef enum { PLAN_RING, PLAN_TREE, PLAN_TWO_LEVELS, PLAN_DIRECT } PlanWay;
+
+static double plan_way_seconds(PlanWay way, double bytes, double n, double messages,
+                               const PlanNetwork *w) {
     double G = w->G, M = n / G, inner = 1.0 / w->near, outer = M > 1.0 ? 1.0 / w->far : 0.0;
     double slowest = fmax(inner, outer / G), far_latency = M > 1.0 ? w->far_latency : 0.0;
     double near_steps = w->own ? 1.0 : G - 1.0, far_steps = w->own ? 1.0 : M - 1.0;
@@ -66,21 +62,17 @@ double plan_way_seconds(PlanWay way, double bytes, double n, double messages,
     }
 }
 
-// The way of comm_find_levels: two levels if a machine's workers are a power of two, else directly.
-static PlanWay plan_own_way(double n, const PlanNetwork *w) {
+// comm.c's own way is that of comm_find_levels: two levels if a machine's workers are a power of
+// two.
+static PlanWay plan_best_way(double bytes, double n, double messages, const PlanNetwork *w) {
     int G = (int)w->G;
-    bool levels = G > 1 && G < n && (G & (G - 1)) == 0 && fmod(n, G) == 0.0;
-    return levels ? PLAN_TWO_LEVELS : PLAN_DIRECT;
-}
-
-PlanWay plan_best_way(double bytes, double n, double messages, const PlanNetwork *w) {
-    if (w->own) return plan_own_way(n, w);
+    bool levels = w->G < n && fmod(n, w->G) == 0.0;
+    if (w->own) return levels && G > 1 && (G & (G - 1)) == 0 ? PLAN_TWO_LEVELS : PLAN_DIRECT;
     PlanWay best = PLAN_RING;
-    for (PlanWay way = PLAN_TREE; way <= PLAN_TWO_LEVELS; way = (PlanWay)(way + 1)) {
-        if (way == PLAN_TWO_LEVELS && (w->G >= n || fmod(n, w->G) != 0.0)) continue;
+    for (PlanWay way = PLAN_TREE; way <= (levels ? PLAN_TWO_LEVELS : PLAN_TREE);
+         way = (PlanWay)(way + 1))
         if (plan_way_seconds(way, bytes, n, messages, w)
             < plan_way_seconds(best, bytes, n, messages, w)) best = way;
-    }
     return best;
 }
 
@@ -90,13 +82,6 @@ double plan_best_seconds(double bytes, double n, double messages, const PlanNetw
 
 double plan_exposed(double seconds, double behind, double late) {
     return seconds - fmin(seconds * (1.0 - late), behind);
-}
-
-// Elements that a device sends for a batch of `tokens` with tensor parallelism (Shoeybi et al.
-// 2019) over t devices: in every layer two all-reduces of the activations forward and two backward,
-// 8 b s h (t-1)/t (Narayanan et al. 2021, section 3.2).
-static double plan_tensor_elements(const Config *c, double tokens, double t) {
-    return 8.0 * tokens * c->C * c->L * (t - 1.0) / t;
 }
 
 // FLOP that a rank of t computes for a token if products are computed in tiles of `tile` columns:
@@ -349,7 +334,10 @@ PlanBytes plan_gpu_bytes(const PlanFacts *f, const PlanShape *s) {
 
 // ---- traffic ----
 
-void plan_traffic(double *grads, double *params, const PlanFacts *f, double A) {
+// Bytes of gradients and of parameters that a worker sends for an update of A micro-batches
+// (dev/ranks/zero.c says when). Stage 3 does not gather a block again while a slot still holds
+// it: the last two blocks in the backward pass, the first two in the next forward pass.
+static void plan_traffic(double *grads, double *params, const PlanFacts *f, double A) {
     Config c = gpt2_share(&f->c, f->tensor);
     double n = f->shape.workers, psi = plan_params(&c), share = (n - 1.0) / n;
     double block = (double)gpt2_block_size(&c), L = f->c.L, again = L > 2.0 ? L - 2.0 : 0.0;
@@ -360,7 +348,8 @@ void plan_traffic(double *grads, double *params, const PlanFacts *f, double A) {
     if (f->outer_every) *grads = share * 4.0 * 2.0*psi / (double)f->outer_every;
 }
 
-double plan_messages(const PlanFacts *f, double A) {
+// The reduce-scatters and all-gathers of an update, one a bucket.
+static double plan_messages(const PlanFacts *f, double A) {
     int stage = f->shape.workers > 1 ? f->shape.zero : 0;
     double buckets = gpt2_n_buckets(&f->c);
     double once = stage < 2 ? 2.0 : stage == 2 ? A + 1.0 : 3.0*A;
@@ -404,15 +393,12 @@ double plan_known(double x) { return x > 0.0 ? x : NAN; }
 
 static void plan_estimate_memory(RunPlan *p, const PlanFacts *f) {
     PlanShape s = f->shape;
-    Config c = gpt2_share(&f->c, f->tensor);
-    double psi = plan_params(&c);
     p->bytes = f->count(f, &s);
     p->fits = plan_total(&p->bytes) <= f->machine.memory;
     p->largest = f->machine.memory > 0.0 ? plan_largest_micro_batch(f, s, f->machine.memory) : 0;
     for (int stage = 0; stage < 4; stage++) {
         s.zero = stage;
         p->bytes_zero[stage] = plan_bytes_of(f, s);
-        p->textbook[stage] = plan_textbook_bytes(psi, s.workers, stage);
     }
 }
 
@@ -440,18 +426,15 @@ static double plan_exposed_comm(const PlanFacts *f, double *comm, double A, doub
 }
 
 static void plan_estimate_comm(RunPlan *p, const PlanFacts *f) {
-    double grads, params, ignored, A = p->micro_batches, sums = plan_tensor_seconds(f);
+    double grads, params, A = p->micro_batches, sums = plan_tensor_seconds(f);
     double ranks = (double)f->shape.workers * f->tensor;
     plan_traffic(&grads, &params, f, A);
     p->traffic = grads + params + A*plan_tensor_bytes(f);
-    p->tensor_traffic = f->param_bytes * plan_tensor_elements(&f->c, (double)f->batch_tokens,
-                                                              ranks);
-    p->comm = p->exposed = p->exposed_alone = ranks > 1 ? NAN : 0.0;
+    p->comm = p->exposed = ranks > 1 ? NAN : 0.0;
     if (ranks <= 1 || f->machine.link <= 0.0) return;
     p->tensor = A*sums;
     p->exposed = plan_exposed_comm(f, &p->comm, A, p->compute) + p->tensor;
     p->comm += p->tensor;
-    p->exposed_alone = plan_exposed_comm(f, &ignored, 1.0, p->compute / A) + sums;
 }
 
 // A rank of a tensor group computes its part of each product, at the speed of whole ones but for

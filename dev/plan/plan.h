@@ -12,8 +12,7 @@
 //     PlanMachine machine;
 //     if (!plan_machine_parse(&machine, "h100,8,450GB/s,2.5", &err)) die("%s", err.text);
 //     PlanFacts facts = { ... };                the model, the batch, the machine
-//     RunPlan plan = plan_estimate(&facts);
-//     plan_show(stdout, &facts, &plan);         plan_show.c
+//     plan_print(stdout, &log, &facts, &err);   plan_show.c, from plan_estimate(&facts)
 //
 // A plan allocates no model: the trainer passes a function that counts memory with the code that
 // lays it out. A plan guesses no fact: a result that lacks one is NAN (null in the log), and the
@@ -29,33 +28,19 @@
 // Parameters of a model. A size_t is too small for large ones in a browser (dev/web).
 double plan_params(const Config *c);
 
-// FLOP computed for a token. Without recompute: gpt2_flops_per_token. With it the blocks' forward
-// pass runs twice, a third more of their FLOP; the classifier's runs once. That is Narayanan et al.
-// 2021, arXiv 2104.04473, equation 3: 96 B s l h^2 (1 + s/6h + V/16lh) a batch.
-double plan_flops_done(const Config *c, int T, bool recompute);
-
 // Seconds of `messages` reduce-scatters or all-gathers over n workers on machines of G each, for an
 // exchange of `bytes` (each rank's whole buffer, for all messages). An all-reduce is one of each.
 // Links between machines have another bandwidth and latency; G = n: one machine. Bandwidths are
-// what a worker sends, in one direction. The four ways that workers may go:
+// what a worker sends, in one direction. Workers go the fastest of three ways:
 //   ring         through all of them (Patarasuk and Yuan 2009), a machine's workers side by side:
 //                n-1 steps wait for each other; what passes from a machine to the next is divided
 //                over the links of all its workers
 //   tree         up or down a binary tree (Sanders et al. 2009): a worker sends its whole buffer,
 //                but only log2(n) messages wait for each other
-//   two levels   within a machine, then between equal workers of all machines
-//   directly     each worker sends each other its slice, whichever machine that is on
-// `own`: as comm.c does, where workers send to each other directly in each level; else over rings.
-typedef enum { PLAN_RING, PLAN_TREE, PLAN_TWO_LEVELS, PLAN_DIRECT, PLAN_WAYS } PlanWay;
-
+//   two levels   within a machine, over rings, then between equal workers of all machines; it needs
+//                equally many workers on each machine
+// `own`: as comm.c does, where workers send to each other directly, in two levels or in one.
 typedef struct { double near, far, near_latency, far_latency, G; bool own; } PlanNetwork;
-
-double plan_way_seconds(PlanWay way, double bytes, double n, double messages,
-                        const PlanNetwork *w);
-
-// This program's own way; else the fastest of the first three. Two levels need equally many workers
-// on each machine.
-PlanWay plan_best_way(double bytes, double n, double messages, const PlanNetwork *w);
 
 double plan_best_seconds(double bytes, double n, double messages, const PlanNetwork *w);
 
@@ -145,7 +130,6 @@ struct PlanFacts {
     bool sgd, averages;            // --optimizer sgd; --average-tokens
     bool batch_changes;            // --batch-schedule
     int grad_copies;               // gradients kept beside their sum, for plan_gpu_bytes
-    double noise_scale;            // tokens; the last one in --out's log
     const char *precision;         // "fp32" or "bf16"
     double grad_bytes, param_bytes;    // per element in a message
     bool in_turn;                  // --no-overlap
@@ -173,14 +157,6 @@ PlanBytes plan_gpu_bytes(const PlanFacts *f, const PlanShape *s);
 
 // ---- traffic ----
 
-// Bytes of gradients and of parameters that a worker sends for an update of A micro-batches
-// (dev/ranks/zero.c says when). Stage 3 does not gather a block again while a slot still holds
-// it: the last two blocks in the backward pass, the first two in the next forward pass.
-void plan_traffic(double *grads, double *params, const PlanFacts *f, double A);
-
-// The reduce-scatters and all-gathers of an update, one a bucket.
-double plan_messages(const PlanFacts *f, double A);
-
 // The network of n ranks, each the `stride`-th: neighbours (1) form tensor groups, ranks of equal
 // place in these (the group's size) share gradients.
 PlanNetwork plan_network(const PlanMachine *m, double n, double stride, bool own);
@@ -199,18 +175,16 @@ double plan_tensor_bytes(const PlanFacts *f);
 typedef struct {
     PlanBytes bytes;
     double bytes_zero[4];          // the total at each ZeRO stage
-    double textbook[4];            // mixed precision, without activations
     bool fits;                     // meaningful if machine.memory is known
     int largest;                   // the largest micro-batch that fits
     double flops, flops_done;      // per token: of the model; computed
     double micro_batches;          // of a worker in an update
     double compute, adam, comm, exposed, step;     // seconds an update; comm: all traffic
     double tensor;                 // seconds of comm that are tensor parallelism's, all exposed
-    double exposed_alone;          // exposed, with one micro-batch an update
     double hidden;                 // comm - exposed
     double steps, seconds, device_hours, cost;     // of the whole run
     double rule_seconds;
-    double traffic, tensor_traffic;                // bytes an update
+    double traffic;                // bytes an update
     double b_crit;                 // tokens, as measured
     double published;              // seconds an update, in plan_published
 } RunPlan;
@@ -256,6 +230,7 @@ enum { SEARCH_MICRO = 64, SEARCH_CUTS = 2048, SEARCH_CHUNKS = 16 };
 // `moved`: bytes read and written in the memory.
 typedef struct {
     bool fused_attention;          // the T x T scores never reach the memory (Dao et al. 2022)
+    bool only_recomputes, only_zero_0;           // as in a published table, where true
     bool overlaps;                 // gradients travel during the backward pass
     int fewest_dealt;              // the shortest pipeline that can interleave
     double grad_kept, grad_sent;   // bytes for the gradient of a parameter
@@ -279,11 +254,6 @@ typedef struct {
     double tokens, batch;          // of the run; of an update
     SearchTrainer trainer;
 } SearchFacts;
-
-// What to try; 0: everything.
-typedef struct { int tensor, pipe, most_zero; bool only_recompute; } SearchSpace;
-
-extern const SearchSpace search_everything;
 
 // A mixture: data x tensor x pipe GPUs. Each data rank computes `micros` micro-batches of `micro`
 // sequences an update. A GPU holds `chunks` pieces of consecutive layers (interleaving).
@@ -317,25 +287,16 @@ typedef struct {
 
 // Refuses facts that a model of the cluster lacks.
 bool search_check(const SearchFacts *f, Error *err);
-Search search_all(const SearchFacts *f, const SearchSpace *space);
+Search search_all(const SearchFacts *f);
 
 // ==== plan_show.c ================================================================================
 // What --plan and --plan-search print, at most 80 columns wide, and log: every result.
 // =================================================================================================
 
-// 0.0123, 12.3, 1230: three digits without an exponent; but 1.23k and 1.23M from a thousand on.
-Shown plan_digits(double x);
-Shown plan_large(double x);
-
-// "1.23 ms", "34 days", "288 years" of 365.25 days; "854 MFLOP"; "1.23 GB", or another unit.
-Shown plan_time(double seconds);
-Shown plan_flop(double flop);
-Shown plan_size(double bytes);
-
-// Print the plan, or what the search has found; and log it for a program.
-void plan_show(FILE *out, const PlanFacts *f, const RunPlan *p);
 bool plan_print(FILE *out, Log *log, const PlanFacts *f, Error *err);
-void search_show(FILE *out, const SearchFacts *f, const Search *s);
+
+// What a rank keeps from one update to the next, as the start of a run logs it, too.
+void plan_log_bytes(Log *log, const PlanBytes *b);
 
 // Searches first; if `log_path` is not NULL, appends all rows to that log.
 bool search_print(FILE *out, const char *log_path, const SearchFacts *f, Error *err);

@@ -3,15 +3,16 @@
 
 // ---- for a person ----
 
-Shown plan_digits(double x) {
+// 0.0123, 12.3, 1230: three digits without an exponent; but 1.23k and 1.23M from a thousand on.
+static Shown plan_digits(double x) {
     Shown shown;
     snprintf(shown.text, sizeof shown.text, fabs(x) >= 999.5 ? "%.0f" : "%.3g", x);
     return shown;
 }
 
-Shown plan_large(double x) { return x < 999.5 ? plan_digits(x) : count_text(x); }
+static Shown plan_large(double x) { return x < 999.5 ? plan_digits(x) : count_text(x); }
 
-Shown plan_time(double seconds) {
+static Shown plan_time(double seconds) {
     static const struct { double below, unit; const char *name; } units[] = {
         { 1e-3, 1e-6, "us" },  { 1.0, 1e-3, "ms" },    { 120.0, 1.0, "s" },
         { 7200.0, 60.0, "min" },  { 172800.0, 3600.0, "hours" },
@@ -33,12 +34,12 @@ static Shown plan_in_units(double x, const char *const *units, int n) {
     return shown;
 }
 
-Shown plan_flop(double flop) {
+static Shown plan_flop(double flop) {
     const char *const units[] = { "FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP" };
     return plan_in_units(flop, units, 5);
 }
 
-Shown plan_size(double bytes) {
+static Shown plan_size(double bytes) {
     const char *const units[] = { "bytes", "kB", "MB", "GB", "TB", "PB" };
     return plan_in_units(bytes, units, 6);
 }
@@ -95,20 +96,12 @@ static void plan_show_advice(FILE *out, const PlanFacts *f, const RunPlan *p) {
         fprintf(out, "          no flag makes it fit: try a smaller model or --seq-len\n");
 }
 
-// The total at each ZeRO stage, and the ZeRO paper's count: 16 bytes a parameter.
+// The total at each ZeRO stage.
 static void plan_show_stages(FILE *out, const PlanFacts *f, const RunPlan *p, double unit) {
-    const struct { const char *name; const double *bytes; } rows[] = {
-        { "total", p->bytes_zero }, { "textbook", p->textbook },
-    };
-    int stages = f->shape.workers > 1 && f->outer_every == 0 ? 4 : 1;
-    if (stages > 1) fprintf(out, "          ZeRO stage    0        1        2        3\n");
-    for (int row = stages > 1 ? 0 : 1; row < (f->sgd ? 1 : 2); row++) {
-        fprintf(out, "          %-8s", rows[row].name);
-        for (int i = 0; i < stages; i++)
-            fprintf(out, "%7s%s", plan_digits(rows[row].bytes[i] / unit).text,
-                    i + 1 < stages ? "  " : "");
-        fprintf(out, "%s\n", row == 1 ? "  (16 bytes a parameter)" : "");
-    }
+    if (f->shape.workers == 1 || f->outer_every > 0) return;
+    fprintf(out, "          ZeRO stage    0        1        2        3\n          total   ");
+    for (int stage = 0; stage < 4; stage++)
+        fprintf(out, "%7s%s", plan_digits(p->bytes_zero[stage] / unit).text, stage < 3 ? "  " : "\n");
 }
 
 static void plan_show_memory(FILE *out, const PlanFacts *f, const RunPlan *p) {
@@ -184,28 +177,6 @@ static void plan_show_time(FILE *out, const PlanFacts *f, const RunPlan *p) {
     fprintf(out, "\n");
 }
 
-// Between machines: the seconds of each way to go, with a star at the plan's.
-static void plan_show_ways(FILE *out, const PlanFacts *f, const RunPlan *p) {
-    static const char *const names[] = { ", ring", ", tree", ", two levels", ", directly" };
-    const PlanMachine *m = &f->machine;
-    double n = f->shape.workers, messages = plan_messages(f, p->micro_batches), grads, params;
-    PlanNetwork w = plan_network(m, n, f->tensor, true);
-    if (w.G == n) return;
-    plan_traffic(&grads, &params, f, p->micro_batches);
-    double bytes = (grads + params) * n / (n - 1.0);
-    PlanWay taken = plan_best_way(bytes, n, messages, &w);
-    fprintf(out, "\n          in machines of %d, with %s/s", m->per_machine,
-            plan_size(m->far_link).text);
-    if (m->far_latency > 0.0) fprintf(out, " + %s", plan_time(m->far_latency).text);
-    fprintf(out, " a device between them\n          ");
-    for (int way = 0; way < PLAN_WAYS; way++) {
-        double seconds = plan_way_seconds((PlanWay)way, bytes, n, messages, &w);
-        fprintf(out, "%s %s%s", names[way] + (way == 0 ? 2 : 0), plan_time(seconds).text,
-                way == (int)taken ? "*" : "");
-    }
-    fprintf(out, "\n          * as this program sends");
-}
-
 static void plan_show_traffic(FILE *out, const PlanFacts *f, const RunPlan *p) {
     const PlanMachine *m = &f->machine;
     if (f->shape.workers * f->tensor == 1) return;
@@ -214,47 +185,32 @@ static void plan_show_traffic(FILE *out, const PlanFacts *f, const RunPlan *p) {
     if (m->link > 0.0) {
         fprintf(out, ": %s at %s/s", plan_time(p->comm).text, plan_size(m->link).text);
         if (m->latency > 0.0) fprintf(out, " + %s", plan_time(m->latency).text);
-        plan_show_ways(out, f, p);
+        if (plan_network(m, f->shape.workers, f->tensor, true).G < f->shape.workers)
+            fprintf(out, "\n          in machines of %d, with %s/s a device between them",
+                    m->per_machine, plan_size(m->far_link).text);
         fprintf(out, "\n          %s overlap with computation, %s do not: %.1f%% of the update",
                 plan_time(p->hidden).text, plan_time(p->exposed).text,
                 100.0 * p->exposed / p->step);
     }
     fprintf(out, "\n");
-    if (m->link > 0.0 && p->micro_batches > 1.0 && f->outer_every == 0)
-        fprintf(out, "          with 1 micro-batch an update instead of %.0f: %.1f%%\n",
-                p->micro_batches, 100.0 * p->exposed_alone
-                                / (p->compute / p->micro_batches + p->adam + p->exposed_alone));
     if (f->tensor > 1)
         fprintf(out, "          tensor parallel: %.0f sums a micro-batch, %s%s%s%s\n",
                 plan_tensor_sums(f), plan_size(plan_tensor_bytes(f)).text,
                 m->link > 0.0 ? ", " : "",
                 m->link > 0.0 ? plan_time(p->tensor / p->micro_batches).text : "",
                 m->link > 0.0 ? " exposed" : "");
-    if (f->tensor > 1) return;
-    fprintf(out, "          tensor parallel instead: %s", plan_size(p->tensor_traffic).text);
-    if (m->link > 0.0)
-        fprintf(out, ", %s, none overlapped", plan_time(p->tensor_traffic / m->link).text);
-    fprintf(out, "\n");
 }
 
-// The noise scale is a measurement of the run at hand, but no critical batch: where experiment 2
-// has both, B_crit is 4 to 8 times as large.
 static void plan_show_workers(FILE *out, const PlanFacts *f, const RunPlan *p) {
-    const struct { double batch; const char *source; } rows[] = {
-        { p->b_crit, "B_crit, measured with 119k parameters" },
-        { plan_known(f->noise_scale), "noise scale, at the end of --out's log" },
-    };
     double one = (double)f->shape.micro_batch * f->T;
     fprintf(out, "workers   useful: 1 to 3 x critical batch B_crit / micro-batch (%s tokens)\n",
             count_text(one).text);
-    for (int i = 0; i < 2; i++) {
-        double n = rows[i].batch / one;
-        if (isnan(n)) continue;
-        fprintf(out, "          %s to %s for %s tokens: %s\n", n < 1.0 ? "1" : count_text(n).text,
-                3.0*n < 1.0 ? "1" : count_text(3.0*n).text, count_text(rows[i].batch).text,
-                rows[i].source);
-    }
-    if (isnan(p->b_crit))
+    double n = p->b_crit / one;
+    if (!isnan(n))
+        fprintf(out, "          %s to %s for %s tokens: B_crit, measured with 119k parameters\n",
+                n < 1.0 ? "1" : count_text(n).text, 3.0*n < 1.0 ? "1" : count_text(3.0*n).text,
+                count_text(p->b_crit).text);
+    else
         fprintf(out, "          not measured: B_crit is known only to 1M parameters and 1M "
                 "tokens\n");
 }
@@ -278,7 +234,7 @@ static void plan_show_missing(FILE *out, const PlanFacts *f) {
     }
 }
 
-void plan_show(FILE *out, const PlanFacts *f, const RunPlan *p) {
+static void plan_show(FILE *out, const PlanFacts *f, const RunPlan *p) {
     const Config *c = &f->c;
     fprintf(out, "model     %d layers, %d heads, %d channels, vocabulary %d: %s parameters\n",
             c->L, c->NH, c->C, c->V, count_text(plan_params(c)).text);
@@ -299,14 +255,18 @@ void plan_show(FILE *out, const PlanFacts *f, const RunPlan *p) {
 
 // ---- for a program ----
 
-static void plan_log_memory(Log *log, const PlanFacts *f, const RunPlan *p) {
-    const PlanBytes *b = &p->bytes;
-    bool known = f->machine.memory > 0.0;
-    char key[32];
+void plan_log_bytes(Log *log, const PlanBytes *b) {
     log_int(log, "bytes_params", (int64_t)b->params);
     log_int(log, "bytes_grads", (int64_t)b->grads);
     log_int(log, "bytes_moments", (int64_t)b->moments);
     log_int(log, "bytes_passing", (int64_t)b->passing);
+}
+
+static void plan_log_memory(Log *log, const PlanFacts *f, const RunPlan *p) {
+    const PlanBytes *b = &p->bytes;
+    bool known = f->machine.memory > 0.0;
+    char key[32];
+    plan_log_bytes(log, b);
     log_int(log, "bytes_activations", (int64_t)b->activations);
     log_int(log, "bytes_logits", (int64_t)b->logits);
     log_int(log, "bytes_rest", (int64_t)b->rest);
@@ -314,8 +274,6 @@ static void plan_log_memory(Log *log, const PlanFacts *f, const RunPlan *p) {
     for (int stage = 0; stage < 4; stage++) {
         snprintf(key, sizeof key, "bytes_zero_%d", stage);
         log_num(log, key, p->bytes_zero[stage]);
-        snprintf(key, sizeof key, "textbook_bytes_%d", stage);
-        log_num(log, key, p->textbook[stage]);
     }
     log_num(log, "bytes_memory", plan_known(f->machine.memory));
     log_raw(log, "fits", !known ? "null" : p->fits ? "true" : "false");
@@ -347,11 +305,9 @@ static void plan_log_time(Log *log, const PlanFacts *f, const RunPlan *p) {
     log_num(log, "device_hours", p->device_hours);
     log_num(log, "cost", p->cost);
     log_num(log, "traffic_bytes", p->traffic);
-    log_num(log, "traffic_tensor_bytes", p->tensor_traffic);
     log_num(log, "seconds_per_step_published", p->published);
     log_num(log, "b_crit_measured", p->b_crit);
     log_num(log, "workers_measured", p->b_crit / one);
-    log_num(log, "noise_scale", plan_known(f->noise_scale));
 }
 
 // The event "plan": every result, in the units of this file; an unknown one is null.
@@ -387,6 +343,18 @@ bool plan_print(FILE *out, Log *log, const PlanFacts *f, Error *err) {
 
 // ---- --plan-search: the fastest mixtures, the best of each kind, and why the others lost ----
 
+// In a row of the table, in a sentence, and in the log.
+static const struct { const char *brief, *whole, *key; } walls[WALLS] = {
+    { "products", "products", "seconds_products" },
+    { "tiles", "tiles that are not full", "seconds_tiles" },
+    { "memory", "memory traffic", "seconds_memory" },
+    { "recompute", "recomputation", "seconds_recompute" },
+    { "near link", "the link in a machine", "seconds_near_link" },
+    { "far link", "the link between machines", "seconds_far_link" },
+    { "uneven", "uneven stages", "seconds_uneven" },
+    { "bubble", "the pipeline's bubble", "seconds_bubble" },
+};
+
 // The largest wall, or the one that costs a row the most time over a better row.
 static Wall search_wall(const SearchRow *row, const SearchRow *better) {
     Wall most = WALL_PRODUCTS;
@@ -404,11 +372,6 @@ typedef struct { char text[80]; } SearchWhy;
 
 // Why a row is not the best, as "61% of the time on the link between machines".
 static SearchWhy search_why(const SearchFacts *f, const SearchRow *row, const SearchRow *best) {
-    static const char *const names[WALLS] = {
-        "products", "tiles that are not full", "memory traffic", "recomputation",
-        "the link in a machine", "the link between machines", "uneven stages",
-        "the pipeline's bubble",
-    };
     SearchWhy why;
     double over = row->bytes - f->machine.memory, width = (double)f->c.C / row->cut.tensor;
     Wall wall = search_wall(row, best);
@@ -419,7 +382,8 @@ static SearchWhy search_why(const SearchFacts *f, const SearchRow *row, const Se
         snprintf(why.text, sizeof why.text, "tiles: %.4g columns a rank fill %.0f%% of a tile",
                  width, 100.0 * width / SEARCH_TILE);
     else
-        snprintf(why.text, sizeof why.text, "%.0f%% of the time on %s", share, names[wall]);
+        snprintf(why.text, sizeof why.text, "%.0f%% of the time on %s", share,
+                 walls[wall].whole);
     return why;
 }
 
@@ -430,10 +394,6 @@ static Shown search_name(const SearchCut *cut) {
 }
 
 static void search_show_row(FILE *out, const SearchFacts *f, const SearchRow *row) {
-    static const char *const names[WALLS] = {
-        "products", "tiles", "memory", "recompute", "near link", "far link", "uneven",
-        "bubble",
-    };
     const SearchCut *cut = &row->cut;
     double price = f->machine.price, hours = search_seconds(f, row) / 3600.0 * f->machine.count;
     char micro[40];
@@ -445,7 +405,7 @@ static void search_show_row(FILE *out, const SearchFacts *f, const SearchRow *ro
             count_text(f->batch).text, plan_time(search_seconds(f, row)).text,
             plan_digits(1e-9 * row->bytes).text,
             price >= 0.0 ? plan_large(hours * price).text : "-",
-            100.0 * row->walls.s[wall] / row->step, names[wall]);
+            100.0 * row->walls.s[wall] / row->step, walls[wall].brief);
 }
 
 static void search_show_lost(FILE *out, const SearchFacts *f, const SearchRow *row,
@@ -479,7 +439,7 @@ static void search_show_pure(FILE *out, const SearchFacts *f, const Search *s) {
     }
 }
 
-void search_show(FILE *out, const SearchFacts *f, const Search *s) {
+static void search_show(FILE *out, const SearchFacts *f, const Search *s) {
     const int FASTEST = 5, LOST = 6;
     fprintf(out, "search    %s mixtures on %d x %s, %s fit in %s\n",
             count_text(s->tried).text, f->machine.count, f->machine.name,
@@ -509,10 +469,6 @@ void search_show(FILE *out, const SearchFacts *f, const Search *s) {
 
 // The event "plan_search" of a row: its seconds by wall, in the units of this file.
 static bool search_log(Log *log, const SearchFacts *f, const SearchRow *row, Error *err) {
-    static const char *const keys[WALLS] = {
-        "seconds_products", "seconds_tiles", "seconds_memory", "seconds_recompute",
-        "seconds_near_link", "seconds_far_link", "seconds_uneven", "seconds_bubble",
-    };
     const SearchCut *cut = &row->cut;
     double price = f->machine.price, seconds = search_seconds(f, row);
     log_begin(log, "plan_search");
@@ -528,7 +484,7 @@ static bool search_log(Log *log, const SearchFacts *f, const SearchRow *row, Err
     log_num(log, "batch_tokens", f->batch);
     log_num(log, "seconds_per_step", row->step);
     log_num(log, "seconds", seconds);
-    for (int i = 0; i < WALLS; i++) log_num(log, keys[i], row->walls.s[i] * f->tokens / f->batch);
+    for (int i = 0; i < WALLS; i++) log_num(log, walls[i].key, row->walls.s[i] * f->tokens / f->batch);
     log_num(log, "bytes_total", row->bytes);
     log_bool(log, "fits", row->bytes <= f->machine.memory);
     log_num(log, "cost", price >= 0.0 ? seconds / 3600.0 * f->machine.count * price : NAN);
@@ -538,7 +494,7 @@ static bool search_log(Log *log, const SearchFacts *f, const SearchRow *row, Err
 bool search_print(FILE *out, const char *log_path, const SearchFacts *f, Error *err) {
     Log log;
     if (!search_check(f, err)) return false;
-    Search s = search_all(f, &search_everything);
+    Search s = search_all(f);
     if (s.n == 0)
         return fail(err, "--batch-tokens: %.0f sequences divide into no micro-batches for %d GPUs "
                          "and a model of %d heads and %d layers; use a multiple of %d sequences, "

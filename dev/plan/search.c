@@ -2,10 +2,6 @@
 // of data, tensor (Shoeybi et al. 2019) and pipeline parallelism (Narayanan et al. 2021, arXiv
 // 2104.04473), with ZeRO stage, micro-batch, gradient accumulation and recompute.
 //
-//     if (!search_check(&facts, &err)) die("%s", err.text);
-//     Search s = search_all(&facts, &search_everything);
-//     search_show(stdout, &facts, &s);          plan_show.c
-//
 // The trainer has data and tensor parallelism and ZeRO. Mixtures with a pipeline are modelled only.
 //
 //         machine 0                machine 1
@@ -28,9 +24,7 @@ static const double SEARCH_LINK = 0.8;           // of a link's bandwidth, by a 
 
 static const double SEARCH_WAIT = 10e-6;         // seconds of a message's latency without LINK+us
 
-const SearchTrainer search_ours = { true, true, 2, 4, 4, 0, 0, 0, 38, 0, 4 };
-
-const SearchSpace search_everything = { 0, 0, 3, false };
+const SearchTrainer search_ours = { true, false, false, true, 2, 4, 4, 0, 0, 0, 38, 0, 4 };
 
 // ---- groups of GPUs ----
 
@@ -255,9 +249,9 @@ static bool search_better(const SearchRow *a, const SearchRow *b, double room) {
 // Tries a mixture at all ZeRO stages and interleavings. Interleaving deals `chunks` pieces to each
 // stage and needs micro-batches in multiples of `pipe`. ZeRO 2 and 3 with a pipeline would reduce
 // gradients of every micro-batch; nobody does.
-static void search_try(Search *s, SearchRow *best, const SearchFacts *f,
-                       const SearchSpace *space, SearchCut cut, const Walls layer[3]) {
-    int most_zero = cut.data == 1 ? 0 : cut.pipe > 1 && space->most_zero > 1 ? 1 : space->most_zero;
+static void search_try(Search *s, SearchRow *best, const SearchFacts *f, SearchCut cut,
+                       const Walls layer[3]) {
+    int most_zero = cut.data == 1 || f->trainer.only_zero_0 ? 0 : cut.pipe > 1 ? 1 : 3;
     bool deals = cut.pipe >= f->trainer.fewest_dealt && fmod(cut.micros, cut.pipe) == 0.0;
     for (cut.chunks = 1; cut.chunks <= (deals ? SEARCH_CHUNKS : 1); cut.chunks++) {
         if (cut.chunks > 1 && f->c.L % (cut.pipe * cut.chunks) != 0) continue;
@@ -272,7 +266,7 @@ static void search_try(Search *s, SearchRow *best, const SearchFacts *f,
 }
 
 // The best of one data x tensor x pipe. Accumulation makes up the batch.
-static void search_cut(Search *s, const SearchFacts *f, const SearchSpace *space, SearchCut cut) {
+static void search_cut(Search *s, const SearchFacts *f, SearchCut cut) {
     SearchRow best;
     memset(&best, 0, sizeof best);
     for (cut.micro = 1; cut.micro <= SEARCH_MICRO; cut.micro *= 2) {
@@ -281,9 +275,9 @@ static void search_cut(Search *s, const SearchFacts *f, const SearchSpace *space
         if (cut.micros != floor(cut.micros)) break;
         search_layer(&layer[0], &layer[1], f, cut.tensor, cut.micro);
         search_head(&layer[2], f, cut.tensor, cut.micro);
-        for (int again = space->only_recompute ? 1 : 0; again < 2; again++) {
+        for (int again = f->trainer.only_recomputes ? 1 : 0; again < 2; again++) {
             cut.recompute = again == 1;
-            search_try(s, &best, f, space, cut, layer);
+            search_try(s, &best, f, cut, layer);
         }
     }
     if (best.step > 0.0 && s->n < SEARCH_CUTS) s->rows[s->n++] = best;
@@ -296,16 +290,16 @@ static bool search_tensor_fits(const SearchFacts *f, int t) {
         && (G == 0 || t == 1 || (t <= G ? G % t == 0 : t % G == 0));
 }
 
-Search search_all(const SearchFacts *f, const SearchSpace *space) {
+Search search_all(const SearchFacts *f) {
     Search s;
     int n = f->machine.count;
     memset(&s, 0, sizeof s);
     for (int t = 1; t <= n && t <= f->c.NH; t++) {
-        if ((space->tensor && t != space->tensor) || !search_tensor_fits(f, t)) continue;
+        if (!search_tensor_fits(f, t)) continue;
         for (int p = 1; p <= n/t && p <= f->c.L; p++) {
-            if ((space->pipe && p != space->pipe) || n/t % p != 0) continue;
+            if (n/t % p != 0) continue;
             SearchCut cut = { n / t / p, t, p, 1, 0, 1, 1, false };
-            search_cut(&s, f, space, cut);
+            search_cut(&s, f, cut);
         }
     }
     for (int i = 1; i < s.n; i++)                // insertion sort

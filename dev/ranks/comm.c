@@ -52,12 +52,6 @@ void comm_cuda_check(cudaError_t status, const char *call) {
 
 // ---- what a backend provides ----
 
-#if defined(COMM_ON_GPU)
-int comm_blocks(int multiprocessors) {
-    return multiprocessors / 8 < 16 ? multiprocessors / 8 : 16;
-}
-#endif
-
 #if defined(WITH_MPI) || defined(WITH_NCCL)
 // ---- pieces: what is under way of a collective ----
 
@@ -372,13 +366,6 @@ void comm_add(Comm *c, double *x, int n) {
         x[i] = 0.0;
         for (int r = 0; r < c->size; r++) x[i] += all[r*n + i];
     }
-}
-
-void comm_broadcast_small(Comm *c, void *bytes, size_t n) {
-    char *all = (char *)alloc_or_die((size_t)c->size*n, "a message");
-    comm_collect(c, all, bytes, n);
-    memcpy(bytes, all, n);
-    free(all);
 }
 
 void comm_barrier(Comm *c) {

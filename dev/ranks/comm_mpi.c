@@ -196,14 +196,14 @@ static void *comm_thread(void *argument) {
 // the others the port over MPI.
 static bool comm_open_watch(Comm *c, double timeout, Error *err) {
     typedef struct { char host[64]; int port; } Meeting;
-    Meeting own;
+    Meeting own, all[COMM_MAX_RANKS];
     memset(&own, 0, sizeof own);
     if (c->hosts == 1) snprintf(own.host, sizeof own.host, "127.0.0.1");
     else gethostname(own.host, sizeof own.host - 1);
     heartbeat_init(&c->heartbeat, c->rank, c->size, timeout);
     if (c->rank == 0 && !heartbeat_listen(&c->heartbeat, NULL, &own.port, err)) return false;
-    comm_broadcast_small(c, &own, sizeof own);
-    return heartbeat_join(&c->heartbeat, own.host, own.port, NULL, 0, err);
+    comm_collect(c, all, &own, sizeof own);
+    return heartbeat_join(&c->heartbeat, all[0].host, all[0].port, NULL, 0, err);
 }
 
 // Waits until the thread has started MPI; false after `timeout` seconds. MPI_Init returns when all

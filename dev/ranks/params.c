@@ -69,18 +69,6 @@ static size_t buffer_count(const Params *p, bool slices) {
     return slices ? slices_begin(p, gpt2_n_buckets(&p->c)) : gpt2_n_params(&p->c);
 }
 
-static size_t params_count(const Params *p) {
-    return buffer_count(p, p->stage == 3);
-}
-
-static size_t params_grads_count(const Params *p) {
-    return buffer_count(p, p->stage >= 2);
-}
-
-size_t params_moments_count(const Params *p) {
-    return buffer_count(p, p->stage >= 1);
-}
-
 // Capacity of a slot, in elements.
 static size_t params_slot_count(const Params *p, int slot) {
     int bucket = slot == 0 ? 0 : slot == 1 ? p->c.L + 1 : 1;
@@ -89,12 +77,6 @@ static size_t params_slot_count(const Params *p, int slot) {
 
 size_t params_partials_count(const Params *p) {
     return (gpt2_largest_bucket(&p->c) + PARAMS_MEASURED - 1) / PARAMS_MEASURED;
-}
-
-// Gradient accumulation on one rank would add each micro-batch's gradient to the others. To measure
-// it, the rank computes it in a buffer of its own.
-static bool params_keeps_small(const Params *p) {
-    return p->measure && p->size == 1 && p->n_levels == 0;
 }
 
 int params_chunks(Chunk *chunks, const Params *p, int largest) {
@@ -122,9 +104,9 @@ int params_chunks(Chunk *chunks, const Params *p, int largest) {
 
 void params_carve(Params *p, Memory *mem) {
     bool rounded = p->param_bytes < sizeof(float);
-    p->values = (char *)memory_take(mem, MEM_PARAMS, params_count(p) * p->param_bytes);
+    p->values = (char *)memory_take(mem, MEM_PARAMS, buffer_count(p, p->stage == 3) * p->param_bytes);
     p->masters = (float *)p->values;
-    if (rounded) p->masters = memory_floats(mem, MEM_PARAMS, params_moments_count(p));
+    if (rounded) p->masters = memory_floats(mem, MEM_PARAMS, buffer_count(p, p->stage >= 1));
     for (int i = 0; i < PARAMS_SLOTS && p->stage == 3; i++)
         p->gathered[i] = (char *)memory_take(mem, MEM_PASSING,
                                              params_slot_count(p, i) * p->param_bytes);
@@ -132,16 +114,19 @@ void params_carve(Params *p, Memory *mem) {
 
 void params_carve_training(Params *p, Memory *mem) {
     size_t n = gpt2_n_params(&p->c), partials = params_partials_count(p) * sizeof(double);
-    p->n_grads = params_grads_count(p);
+    size_t moments = buffer_count(p, p->stage >= 1);
+    p->n_grads = buffer_count(p, p->stage >= 2);
     p->grads = p->levels[0] = memory_floats(mem, MEM_GRADS, p->n_grads);
     for (int l = 1; l < p->n_levels; l++) p->levels[l] = memory_floats(mem, MEM_GRADS, n);
-    if (params_keeps_small(p)) p->small = memory_floats(mem, MEM_GRADS, n);
+    // Gradient accumulation on one rank would add each micro-batch's gradient to the others. To
+    // measure it, the rank computes it in a buffer of its own.
+    if (p->measure && p->size == 1 && p->n_levels == 0) p->small = memory_floats(mem, MEM_GRADS, n);
     if (p->measure) p->partials = (double *)memory_take(mem, MEM_REST, N_NORMS * partials);
     for (int i = 0; i < PARAMS_SLOTS && p->stage >= 2; i++)
         p->collected[i] = memory_floats(mem, MEM_PASSING, params_slot_count(p, i));
-    if (!p->sgd) p->adam_m = memory_floats(mem, MEM_MOMENTS, params_moments_count(p));
-    if (!p->sgd) p->adam_v = memory_floats(mem, MEM_MOMENTS, params_moments_count(p));
-    if (p->averages) p->average = memory_floats(mem, MEM_AVERAGE, params_moments_count(p));
+    if (!p->sgd) p->adam_m = memory_floats(mem, MEM_MOMENTS, moments);
+    if (!p->sgd) p->adam_v = memory_floats(mem, MEM_MOMENTS, moments);
+    if (p->averages) p->average = memory_floats(mem, MEM_AVERAGE, moments);
     p->n_chunks = params_chunks(NULL, p, PARAMS_CHUNK);
     p->chunks = (Chunk *)memory_take(mem, MEM_REST, p->n_chunks * sizeof *p->chunks);
     p->norm_partials = (double *)memory_take(mem, MEM_REST, p->n_chunks * sizeof(double));

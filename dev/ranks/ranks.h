@@ -223,9 +223,6 @@ bool comm_open(Comm *c, double timeout, Error *err);
 bool comm_launched(Comm *c, Error *err);
 
 #if defined(COMM_ON_GPU)
-// Multiprocessors of a GPU that messages take while products run beside them: 16 of an H100's 132.
-int comm_blocks(int multiprocessors);
-
 // After comm_open, once this rank has chosen its GPU and set `blocks`: connects the GPUs of all
 // ranks. `compute` is the caller's stream.
 void comm_open_gpu(Comm *c, cudaStream_t compute);
@@ -307,8 +304,6 @@ void comm_collect(Comm *c, void *all, const void *own, size_t bytes);
 // x (n) = its sum over all ranks, added in the order of the ranks.
 void comm_add(Comm *c, double *x, int n);
 
-// bytes (n, at most COMM_SMALL) of every rank = those of rank 0.
-void comm_broadcast_small(Comm *c, void *bytes, size_t n);
 void comm_barrier(Comm *c);
 
 // Ends the program unless all ranks pass the same number: a rank that computes something else would
@@ -545,7 +540,6 @@ size_t params_own_begin(const Params *p, int bucket, bool slices);
 // the model adds its gradients.
 void *bucket_at(const Params *p, int bucket, Flat flat);
 
-size_t params_moments_count(const Params *p);
 size_t params_partials_count(const Params *p);
 
 // Divides what this rank updates into chunks of at most `largest` elements. Returns their number

@@ -57,9 +57,7 @@ void report_eval(Run *r) {
     if (r->stopping && !ending) return;
     double whole = e.whole.loss / (double)e.whole.tokens;
     double whole_floor = e.whole.floor / (double)e.whole.tokens;
-    log_begin(&r->log, "eval");
-    log_int(&r->log, "step", (int64_t)r->step);
-    log_int(&r->log, "tokens", (int64_t)r->tokens);
+    log_event(r, "eval");
     log_int(&r->log, "eval_tokens", (int64_t)e.tokens);
     log_num(&r->log, "elapsed", r->seconds);
     log_num(&r->log, "val_loss", e.loss);
@@ -139,9 +137,7 @@ void report_hellaswag(Run *r) {
     double acc = (double)s.correct / (double)h->n, acc_norm = (double)s.correct_norm / (double)h->n;
     printf("acc_norm %.4f of %zu examples (%s)\n", acc_norm, h->n, duration_text(seconds).text);
     fflush(stdout);
-    log_begin(&r->log, "hellaswag");
-    log_int(&r->log, "step", (int64_t)r->step);
-    log_int(&r->log, "tokens", (int64_t)r->tokens);
+    log_event(r, "hellaswag");
     log_int(&r->log, "examples", (int64_t)h->n);
     log_int(&r->log, "cut", (int64_t)hellaswag_count_cut(h, r->T));
     log_num(&r->log, "acc", acc);

@@ -235,19 +235,14 @@ static void open_data(Run *r, bool loaded, Config *c) {
     if (r->o.sample_every.n > 0) need_tokenizer(r, "sample-every");
 }
 
-// Makes this rank's groups, once the ranks' devices are connected.
-static void open_groups(Run *r) {
-    comm_group(&r->tensor, &r->comm, r->o.tensor_parallel, 1);
-    comm_group(&r->data, &r->comm, r->comm.size / r->o.tensor_parallel, r->o.tensor_parallel);
-}
-
 void open_model(Run *r, const Config *c, Use use, int B, const Sharing *sharing) {
     ModelSpec spec = { *c, B, r->T, use, use == TRAIN ? (Recompute)r->o.recompute : RECOMPUTE_NONE,
                        *sharing, 0 };
     r->spec = spec;
     machine_open(r->machine, &r->o, &r->comm);
     check_ranks(r);
-    open_groups(r);
+    comm_group(&r->tensor, &r->comm, r->o.tensor_parallel, 1);
+    comm_group(&r->data, &r->comm, r->comm.size / r->o.tensor_parallel, r->o.tensor_parallel);
     if (use == TRAIN) r->peak_flops = machine_peak_flops(r->machine);
     r->datasheet_flops = NAN;
 #ifdef TRAINS_ON_GPU
@@ -288,7 +283,8 @@ void run_open(Run *r) {
     r->targets = (int *)alloc_or_die(N * sizeof(int), "a batch");
     r->losses = (float *)alloc_or_die(N * sizeof(float), "an evaluation");
     open_sampler(r, r->T + 1);
-    r->length = train_options_length(&r->o);
+    RunLength length = { r->o.steps, r->o.tokens, r->o.target_loss };
+    r->length = length;
 }
 
 // Without a tokenizer the prompt is a list of tokens' ids. Returns how many.

@@ -1,11 +1,21 @@
 // --plan and --plan-search: this run's facts for dev/plan, and what it answers (train.h).
 #include "train.h"
 
-// Bytes that a worker of this trainer would allocate, counted by the code that lays them out.
+PlanBytes rank_bytes(const ModelSpec *spec, int ranks) {
+    Memory mem;
+    model_count(&mem, spec);
+    const size_t *of = mem.bytes;
+    PlanBytes b = { (double)of[MEM_PARAMS], (double)of[MEM_GRADS],
+                    (double)(of[MEM_MOMENTS] + of[MEM_OUTER] + of[MEM_AVERAGE]),
+                    (double)(of[MEM_ACTIVATIONS] + of[MEM_BACKWARD]), (double)of[MEM_LOGITS],
+                    (double)(of[MEM_PASSING] + comm_bytes(ranks)), (double)of[MEM_REST] };
+    return b;
+}
+
+// Of a rank of the plan.
 static PlanBytes count_bytes(const PlanFacts *f, const PlanShape *s) {
     const Run *r = (const Run *)f->trainer;
     Comm workers, tensor;
-    Memory mem;
     memset(&workers, 0, sizeof workers);
     memset(&tensor, 0, sizeof tensor);
     workers.size = s->workers;
@@ -14,14 +24,7 @@ static PlanBytes count_bytes(const PlanFacts *f, const PlanShape *s) {
                        s->recompute ? RECOMPUTE_BLOCK : RECOMPUTE_NONE,
                        run_sharing(&r->o, &workers, &tensor), f->machine.multiprocessors };
     spec.sharing.stage = s->zero;
-    model_count(&mem, &spec);
-    const size_t *of = mem.bytes;
-    PlanBytes b = { (double)of[MEM_PARAMS], (double)of[MEM_GRADS],
-                    (double)(of[MEM_MOMENTS] + of[MEM_OUTER] + of[MEM_AVERAGE]),
-                    (double)(of[MEM_ACTIVATIONS] + of[MEM_BACKWARD]), (double)of[MEM_LOGITS],
-                    (double)(of[MEM_PASSING] + comm_bytes(s->workers * tensor.size)),
-                    (double)of[MEM_REST] };
-    return b;
+    return rank_bytes(&spec, s->workers * tensor.size);
 }
 
 #ifndef TRAINS_ON_GPU
@@ -103,21 +106,6 @@ PlanMachine plan_machine(Run *r) {
     return m;
 }
 
-// The last noise_scale, in tokens, in the log of a run's directory; 0 if there is none.
-static double plan_noise_scale(const char *out) {
-    char path[5000], line[16384];
-    const char *key = "\"noise_scale\":";
-    double last = 0.0, number;
-    snprintf(path, sizeof path, "%s/log.jsonl", out ? out : "");
-    FILE *f = out ? fopen(path, "r") : NULL;
-    while (f && fgets(line, sizeof line, f)) {
-        char *at = strstr(line, key);
-        if (at && sscanf(at + strlen(key), "%lf", &number) == 1 && number > 0.0) last = number;
-    }
-    if (f) fclose(f);
-    return last;
-}
-
 // Copies of the gradients beside their sum.
 static int grad_copies(const Run *r, int workers) {
     uint64_t micro_batches = r->o.batches.batch / r->o.batches.unit;
@@ -143,7 +131,6 @@ PlanFacts plan_facts(const Run *r, const Config *c, const PlanMachine *machine) 
     f.outer_every = r->o.outer_every;
     f.sgd = r->o.optimizer == OPTIMIZER_SGD;
     f.averages = r->o.average_tokens > 0;
-    f.noise_scale = plan_noise_scale(r->o.out);
     f.precision = ON_GPU ? machine_precision() : machine->gpu ? "bf16" : "fp32";
     f.grad_bytes = r->o.comm_dtype == COMM_BF16 ? 2 : 4;
     f.param_bytes = strcmp(f.precision, "bf16") == 0 ? 2 : 4;

@@ -10,28 +10,15 @@ void log_line_end(Run *r) {
     if (!log_end(&r->log, &err)) die("%s", err.text);
 }
 
-// Bytes that a rank keeps from one update to the next, and of its communication buffers (passing).
-typedef struct { size_t params, grads, moments, passing; } RankMemory;
-
-static RankMemory rank_memory(const Run *r) {
-    Memory mem;
-    model_count(&mem, &r->spec);
-    RankMemory bytes = { mem.bytes[MEM_PARAMS], mem.bytes[MEM_GRADS],
-                         mem.bytes[MEM_MOMENTS] + mem.bytes[MEM_OUTER] + mem.bytes[MEM_AVERAGE],
-                         mem.bytes[MEM_PASSING] + comm_bytes(r->comm.size) };
-    return bytes;
-}
-
-static void log_memory(Run *r) {
-    RankMemory bytes = rank_memory(r);
-    log_int(&r->log, "bytes_params", (int64_t)bytes.params);
-    log_int(&r->log, "bytes_grads", (int64_t)bytes.grads);
-    log_int(&r->log, "bytes_moments", (int64_t)bytes.moments);
-    log_int(&r->log, "bytes_passing", (int64_t)bytes.passing);
+void log_event(Run *r, const char *event) {
+    log_begin(&r->log, event);
+    log_int(&r->log, "step", (int64_t)r->step);
+    log_int(&r->log, "tokens", (int64_t)r->tokens);
 }
 
 void log_start(Run *r) {
     const Config *c = &r->spec.c;
+    PlanBytes bytes = rank_bytes(&r->spec, r->comm.size);
     log_begin(&r->log, r->step == 0 ? "start" : "resume");
     log_int(&r->log, "step", (int64_t)r->step);
     train_options_echo(&r->log, &r->o);
@@ -44,7 +31,7 @@ void log_start(Run *r) {
     log_int(&r->log, "threads_used", thread_count());
     log_int(&r->log, "ranks", r->comm.size);
     log_int(&r->log, "machines", r->comm.hosts);
-    log_memory(r);
+    plan_log_bytes(&r->log, &bytes);
     log_text(&r->log, "precision", machine_precision());
     log_num(&r->log, "peak_flops", r->peak_flops);
     log_num(&r->log, "datasheet_flops", r->datasheet_flops);
@@ -75,9 +62,7 @@ static void log_step(Run *r, const Step *s) {
     const Costs *k = &s->costs;
     double tok_per_s = (double)r->batch / k->seconds;
     double flops = tok_per_s * gpt2_flops_per_token(&r->spec.c, r->T) / r->comm.size;
-    log_begin(&r->log, isfinite(s->grad_norm) ? "step" : "skip");
-    log_int(&r->log, "step", (int64_t)r->step);
-    log_int(&r->log, "tokens", (int64_t)r->tokens);
+    log_event(r, isfinite(s->grad_norm) ? "step" : "skip");
     log_int(&r->log, "samples", (int64_t)r->train.samples);
     log_num(&r->log, "loss", s->loss);
     log_num(&r->log, "lr", s->lr);
@@ -267,8 +252,8 @@ static void show_ranks(const Run *r) {
     static const char *const stages[] = { "data parallel", "ZeRO stage 1", "ZeRO stage 2",
                                           "ZeRO stage 3" };
     const Comm *c = &r->comm;
-    RankMemory bytes = rank_memory(r);
     if (c->size == 1) return;
+    PlanBytes bytes = rank_bytes(&r->spec, c->size);
     printf("ranks   %d on %d machine%s (%s)", c->size, c->hosts, c->hosts == 1 ? "" : "s",
            c->layout);
     if (c->hosts > 1)
@@ -284,8 +269,8 @@ static void show_ranks(const Run *r) {
                r->o.comm_dtype == COMM_BF16 ? "bf16" : "fp32",
                r->o.exact_sum ? ", summed in one binary tree" : "");
     printf("memory  per rank %.1f MB of parameters, %.1f of gradients, %.1f of moments, %.1f of "
-           "communication buffers\n", 1e-6 * (double)bytes.params, 1e-6 * (double)bytes.grads,
-           1e-6 * (double)bytes.moments, 1e-6 * (double)bytes.passing);
+           "communication buffers\n", 1e-6 * bytes.params, 1e-6 * bytes.grads, 1e-6 * bytes.moments,
+           1e-6 * bytes.passing);
 }
 
 // How the batch will change, and the learning rate with it.

@@ -189,8 +189,7 @@ typedef struct {
 extern const Option train_table[];
 extern const int train_rows;               // of train_table
 
-// Flags of nanoGPT, nanochat, transformers, llm.c (the letters) and llama.cpp; and, at the end,
-// those that are gone from this program.
+// Flags of nanoGPT, nanochat, transformers, llm.c (the letters) and llama.cpp.
 extern const OptionHint train_hints[];
 
 bool train_options_given(const TrainOptions *o, const char *name);
@@ -235,9 +234,8 @@ bool measures_noise(const TrainOptions *o);
 // micro-batches, the same on each rank.
 bool train_options_batch(TrainOptions *o, int T, int ranks, Error *err);
 
-// The length of the run; its tokens, 0 if the flags do not determine them; and the learning rate's
-// schedule, after train_options_batch, because --steps N means N batches.
-RunLength train_options_length(const TrainOptions *o);
+// The tokens of the run, 0 if the flags do not determine them; and the learning rate's schedule,
+// after train_options_batch, because --steps N means N batches.
 int64_t train_options_tokens(const TrainOptions *o);
 bool train_options_lr(LrSchedule *s, const TrainOptions *o, Error *err);
 

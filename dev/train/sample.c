@@ -69,14 +69,6 @@ void generate(Run *r, Rng *rng, int n, int max_new, FILE *out) {
     fputc('\n', out);
 }
 
-static void log_sample(Run *r, const char *text, size_t length) {
-    log_begin(&r->log, "sample");
-    log_int(&r->log, "step", (int64_t)r->step);
-    log_int(&r->log, "tokens", (int64_t)r->tokens);
-    log_text_n(&r->log, "text", text, length);
-    log_line_end(r);
-}
-
 // Prints and logs a sample that begins a new text.
 static void print_sample(Run *r) {
     Rng rng = rng_make((uint64_t)r->o.seed, 1000000 + r->step);
@@ -89,7 +81,9 @@ static void print_sample(Run *r) {
     printf("---\n");
     text_end(&text);
     r->sampler.copy = NULL;
-    log_sample(r, text.text, text.n);
+    log_event(r, "sample");
+    log_text_n(&r->log, "text", text.text, text.n);
+    log_line_end(r);
     free(text.text);
 }
 

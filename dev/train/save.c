@@ -69,9 +69,7 @@ void save(Run *r) {
             : "nothing is saved yet: fix this and start again");
     comm_barrier(&r->comm);            // no rank goes on before the checkpoint is whole
     r->saved_step = (int64_t)r->step;
-    log_begin(&r->log, "save");
-    log_int(&r->log, "step", (int64_t)r->step);
-    log_int(&r->log, "tokens", (int64_t)r->tokens);
+    log_event(r, "save");
     log_num(&r->log, "seconds_save", seconds_now() - start);
     log_line_end(r);
 }
@@ -177,12 +175,11 @@ static void check_gone_flags(const JsonNode *options, const char *from) {
 
 void restore_options(Run *r) {
     Path from;
-    TrainState state;
     Error err;
     if (!r->o.out) die("--resume: needs --out DIR, the directory of the run to continue");
     if (launched_as(LAUNCH_RANK, 0) == 0 && access(r->o.out, F_OK) == 0) lock_output(r);
     if (!find_resumed(&from, r, &err)) die("--resume: %s", err.text);
-    if (!checkpoint_load_state(&state, &r->saved, from.text, &err))
+    if (!checkpoint_load_state(&r->state, &r->saved, from.text, &err))
         die_checkpoint(r, from.text, &err);
     const JsonNode *saved = json_get(r->saved.root, "options");
     if (!r->o.generate && !r->o.export_file) check_gone_flags(saved, from.text);
@@ -197,9 +194,9 @@ void restore_options(Run *r) {
     if (!train_options_check_optimizer(&r->o, &err)) die("%s", err.text);
     if (!train_options_restore(&r->o, saved, &err))
         die("--resume: %s", err.text);
-    if (seed >= 0 && seed != state.seed)
+    if (seed >= 0 && seed != r->state.seed)
         die("--seed: the run began with %lld, which sets the order of samples; leave --seed out",
-            (long long)state.seed);
+            (long long)r->state.seed);
     int64_t saved_len;
     if (seq_len >= 0 && json_get_int(&saved_len, saved, "seq_len", 1, INT32_MAX, &err)
         && saved_len != seq_len)
@@ -225,26 +222,23 @@ static void check_not_tuned(const char *from) {
 }
 
 void restore_state(Run *r, const char *from) {
-    TrainState state;
-    Json again;
+    const TrainState state = r->state;
+    const JsonNode *options = json_get(r->saved.root, "options");
     Error err;
     int64_t tokens;
     check_not_tuned(from);
-    if (!checkpoint_load_state(&state, &again, from, &err)) die_checkpoint(r, from, &err);
     load_moments(r, from, state.workers);
     if (r->o.outer_every > 0 && state.workers > 0)
         load_file(r, from, FILE_OUTER, state.workers, KEPT_OUTER_MOMENTUM, 1, -1);
     if (r->o.average_tokens > 0
-        && json_get_int(&tokens, json_get(again.root, "options"), "average_tokens", 1, INT64_MAX,
-                        &err))
+        && json_get_int(&tokens, options, "average_tokens", 1, INT64_MAX, &err))
         load_file(r, from, FILE_AVERAGE, 0, KEPT_AVERAGE, 1, -1);
-    if (json_get_int(&tokens, json_get(again.root, "options"), "train_tokens", 0, INT64_MAX, &err)
+    if (json_get_int(&tokens, options, "train_tokens", 0, INT64_MAX, &err)
         && (size_t)tokens != r->train.n_tokens)
         die("--resume: the run began on %lld tokens, this data has %zu; the data must be the same",
             (long long)tokens, r->train.n_tokens);
-    check_hash(json_get(again.root, "options"), "train_hash", r->train_hash, "training");
-    check_hash(json_get(again.root, "options"), "val_hash", r->val_hash, "validation");
-    json_free(&again);
+    check_hash(options, "train_hash", r->train_hash, "training");
+    check_hash(options, "val_hash", r->val_hash, "validation");
     r->step = (uint64_t)state.step;
     r->tokens = (uint64_t)state.tokens;
     r->train.samples = (uint64_t)state.samples;

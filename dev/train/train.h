@@ -221,7 +221,8 @@ typedef struct {
     Log log;
     char log_path[5000];               // the log keeps a pointer to it
     int lock;                          // on --out, until the run ends; -1: none
-    Json saved;                        // state.json of a resumed run; its flags point into it
+    TrainState state;                  // of a resumed run
+    Json saved;                        // its state.json; flags point into it
     double peak_flops;                 // of this machine, measured
     double datasheet_flops;            // of this GPU, by its data sheet; NaN: not known
     double seconds, shown_at;          // since the start; when the last line was shown
@@ -257,6 +258,8 @@ Sharing run_sharing(const TrainOptions *o, Comm *data, Comm *tensor);
 // written, the run stops.
 // =================================================================================================
 
+// Begins a line: an event of this update. log_line_end writes it.
+void log_event(Run *r, const char *event);
 void log_line_end(Run *r);
 void log_start(Run *r);
 void log_finish(Run *r);
@@ -443,6 +446,9 @@ void open_model(Run *r, const Config *c, Use use, int B, const Sharing *sharing)
 // ==== plan_run.c =================================================================================
 // --plan and --plan-search: collect this run's facts for dev/plan/plan.c and search.c.
 // =================================================================================================
+
+// Bytes of a rank of so many, counted by the code that lays them out.
+PlanBytes rank_bytes(const ModelSpec *spec, int ranks);
 
 // The machine of the plan: --plan-gpu's, or this one with as many ranks as were started.
 PlanMachine plan_machine(Run *r);
