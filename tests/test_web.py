@@ -9,7 +9,6 @@ from gcc and clang; and the page's race and replay, driven as a reader drives th
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time

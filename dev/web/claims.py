@@ -1,7 +1,5 @@
 """Sentences that somebody believes, and what the laboratory measured. Every number is read from the
 kept results by name, so that a claim cannot disagree with its experiment.
-
-A function below returns its sentence. LookupError: the tables lack what it needs.
 """
 from collections import namedtuple
 
@@ -14,11 +12,7 @@ Claim = namedtuple("Claim", "belief label figure measured")
 
 def rows(label, name, **wanted):
     """The rows of a kept table with these values."""
-    found = [row for row in kept.table(label, name)
-             if all(row[key] == value for key, value in wanted.items())]
-    if not found:
-        raise LookupError(label)
-    return found
+    return kept.only(kept.table(label, name), **wanted)
 
 
 def ends(table, key):
@@ -33,10 +27,8 @@ def mean(values):
 
 def endpoint(label, form=".3g"):
     """[(words, "1.72 (1.66 to 1.80)")] of an experiment's endpoint."""
-    found = kept.read(label)
-    if not found:
-        raise LookupError(label)
-    return [(words, kept.told(*numbers, form=form)) for words, *numbers in found["endpoint"]]
+    return [(words, kept.told(*numbers, form=form))
+            for words, *numbers in kept.read(label)["endpoint"]]
 
 
 def clock(seconds):
@@ -234,11 +226,4 @@ CLAIMS = [
 
 def measured(claim):
     """The sentence beside a belief."""
-    if claim.label is None:
-        return claim.measured
-    try:
-        words = claim.measured()
-    except LookupError:
-        return "Not measured yet."
-    found = kept.read(claim.label)
-    return words + ("" if found and found["size"] == "full" else " This rests on a quick run.")
+    return claim.measured() if claim.label else claim.measured

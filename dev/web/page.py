@@ -8,7 +8,6 @@ what is often believed.
 import argparse
 import base64
 import html
-import json
 import os
 import re
 import sys
@@ -117,8 +116,6 @@ td, th { text-align: left; } #answer td { text-align: right; } table { width: 10
 # ---------------------------------------------------------------- words of README
 
 def answer_section(text):
-    if SECTION not in text:
-        lab.fail(f"README.md: there is no section \"{SECTION[3:-1]}\"")
     return text.split(SECTION)[1].split("\n## ")[0]
 
 
@@ -159,10 +156,8 @@ def select(name, label, options):
 
 
 def controls():
-    sliders = "".join(
-        f"<label for='{name}'>{label}: <output id='{name}-shown' for='{name}'></output>"
-        f"<input type='range' id='{name}' min='0' max='{most}' step='{step}'></label>"
-        for name, label, most, step in SLIDERS)
+    sliders = "".join(race.slider(name, label, most, step=step)
+                      for name, label, most, step in SLIDERS)
     return ("<form id='controls'>"
             + select("model", "Model", enumerate(of["name"] for of in MODELS))
             + select("gpu", "GPU", [(name, name.upper()) for name in GPUS]) + sliders
@@ -195,23 +190,20 @@ def anchor(file):
 
 
 def figure_of(claim):
-    """(result, figure) of a claim; None while the experiment or its figure is not kept."""
+    """(result, figure) of a claim; None without a figure."""
     found = claim.label and kept.read(claim.label)
-    for figure in found["figures"] if found else []:
-        if figure["name"] == claim.figure:
-            return found, figure
-    return None
+    return next(((found, figure) for figure in found["figures"]
+                 if figure["name"] == claim.figure), None) if found else None
 
 
 def source(claim):
     """Where a claim's number comes from: a test, or an experiment and how its prediction did."""
     if not claim.label:
         return f"<code>{claim.figure}</code>"
-    found, shown = kept.read(claim.label), figure_of(claim)
-    name = f"Experiment {int(claim.label[:2])}"
+    name, shown = f"Experiment {int(claim.label[:2])}", figure_of(claim)
     if shown:
         name = f"<a href='#{anchor(kept.figure_file(*shown))}'>{name}</a>"
-    return name + (f", verdict: {kept.verdict(found)}" if found else "")
+    return f"{name}, verdict: {kept.verdict(kept.read(claim.label))}"
 
 
 def claims_table(chosen):
@@ -231,15 +223,10 @@ def claim_pictures(above):
 
 def experiments_table():
     """Question and verdict of every experiment, with the machine it ran on."""
-    rows = []
-    for label, _ in report.experiments():
-        found = kept.read(label)
-        cells = [f"{int(label[:2])}. {label[3:].replace('_', ' ').capitalize()}", "", "",
-                 "not measured yet"]
-        if found:
-            cells = [f"{found['number']}. {found['title']}", found["prediction"],
-                     f"{kept.verdict(found)}: {found['why']}", kept.machine(found)]
-        rows.append("".join(f"<td>{html.escape(cell)}</td>" for cell in cells))
+    every = [kept.read(label) for label, _ in report.experiments()]
+    rows = ["".join(f"<td>{html.escape(cell)}</td>" for cell in (
+        f"{found['number']}. {found['title']}", found["prediction"],
+        f"{kept.verdict(found)}: {found['why']}", kept.machine(found))) for found in every]
     return ("<table class='stack'><thead><tr><th>experiment</th><th>predicted</th><th>measured</th>"
             "<th>machine</th></tr></thead><tbody>"
             + "".join(f"<tr>{row}</tr>" for row in rows) + "</tbody></table>\n")
