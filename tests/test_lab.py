@@ -17,8 +17,7 @@ import lab
 import report
 
 # Stands for a trainer where only the laboratory is tested: notes that it was started, and behaves
-# as --seed says: 666 diverges, 13 fails, 60 takes a minute, 22 waits for a second run, 30 sleeps,
-# 31 holds 60 MB meanwhile.
+# as --seed says: 666 diverges, 13 fails, 60 takes a minute, 22 waits for a second run.
 FAKE = r"""#!/usr/bin/env bash
 while [ $# -gt 0 ]; do
     case $1 in --log) log=$2 ;; --seed) seed=$2 ;; --out) mkdir -p "$2" ;; esac
@@ -35,8 +34,6 @@ echo '{"event":"start","parameters":10}' > "$log"
     [ $((n += 1)) -lt 100 ] || exit 1
     sleep 0.1
 done
-[ "$seed" = 30 ] && sleep 0.2
-[ "$seed" = 31 ] && python3 -c 'x = b"1" * (60 << 20); import time; time.sleep(0.3)'
 [ "$seed" = 60 ] && { mkfifo "$STARTED.fifo"; read -r -t 60 <> "$STARTED.fifo"; }
 for n in 1 2 3 4 5 6 7 8; do
     echo '{"event":"step","step":'$n',"tokens":'${n}00',"loss":4,"seconds":0.5}' >> "$log"
@@ -57,8 +54,8 @@ def measure(e):
     runs = e.run([lab.Job(**job) for job in json.loads(os.environ["JOBS"])],
                  together="TOGETHER" in os.environ)
     lab.write_json(os.path.join(e.dir, "runs.json"), {
-        name: [r.diverged, str(r.val), r.updates_at(2.5), r.updates_at(1.0), len(r.steps),
-               r.record["peak"]] for name, r in runs.items()})
+        name: [r.diverged, str(r.val), r.updates_at(2.5), r.updates_at(1.0), len(r.steps)]
+        for name, r in runs.items()})
 
 def conclude(e):
     e.table("some", ["a", "b"], [[1, 0.5], [2, float("nan")]])
@@ -121,8 +118,8 @@ def test_lab_run_values():
     sweep.run([("late", 1, {"branch": "early", "cost": 9}),
                ("early", 1, {"thin": 2, "keep": True})])
     assert sweep.starts() == ["early", "late"]
-    diverged, val, updates, never, steps, peak = sweep.result()["late"]
-    assert (diverged, val, never, steps, peak) == (False, "2.0", None, 8, None)
+    diverged, val, updates, never, steps = sweep.result()["late"]
+    assert (diverged, val, never, steps) == (False, "2.0", None, 8)
     assert abs(updates - 8) < 1e-9 and sweep.result()["early"][4] == 2
     found = sweep.result("result.json")
     low, high = found["load"]                                # at which a run ended
@@ -184,16 +181,6 @@ def test_lab_together():
     for second, starts in [(22, 2), (22, 2), (1, 4)]:
         sweep.run([("a", 22), ("b", second)], TOGETHER="1")
         assert len(sweep.starts()) == starts, sweep.starts()
-
-
-def test_lab_peak():
-    """The most memory of a run and of what it starts, not of who watches."""
-    if sys.platform != "linux":
-        raise testing.Skip("/proc")
-    sweep = Fake()
-    sweep.run([("small", 30, {"peak": 0}), ("large", 31, {"peak": 0})])
-    small, large = (sweep.result()[name][5] / 2 ** 20 for name in ("small", "large"))
-    assert 0 < small < 10 and 60 <= large < 90, (small, large)
 
 
 def test_lab_failing_run():

@@ -15,7 +15,6 @@ import numpy as np
 
 sys.path[:0] = testing.LAB_ROOMS
 import fit
-import kept
 import lab
 import local_knee
 
@@ -114,22 +113,9 @@ def test_fit_formulas():
     assert 1e-3 < busy.fixed < 2e-3 and 1e-6 < 512 * busy.per_token < 2e-6, busy
     near(fit.slowest([2.0, 1.0], 2), 1.75)
     assert all(map(math.isnan, fit.median_interval([1.0, 2.0, 3.0, 4.0])[1:]))
-    for few in ([1.0], [1.0, math.inf], [math.nan, 1.0]):
-        assert all(map(math.isnan, fit.mean_interval(few)[1:])), few
-
-
-def test_fit_crossings():
-    """Half way in the loss is the geometric mean of the updates, or the mean of seconds; outside
-    there is no crossing."""
-    for runs, losses, target, wanted in [
-            ([100, 400, 1600], [2.0, 1.8, 1.7], 1.9, 200),
-            ([1600, 100, 400], [1.7, 2.0, 1.8], 1.7, 1600), ([100, 400], [2.0, 1.8], 1.7, None),
-            ([100, 400], [2.0, 1.8], 2.1, None),
-            ([1, 2, 4], [math.inf, 2.0, 1.0], 1.5, 2 * math.sqrt(2))]:
-        found = fit.crossing(runs, losses, target)
-        assert found == wanted or abs(found / wanted - 1) < 1e-9, (runs, target, found)
-    assert fit.first_at([(1.0, 3.0), (2.0, 2.0), (4.0, 1.0), (5.0, 2.0)], 1.5) == 3.0
-    assert fit.first_at([(1.0, 3.0)], 3.0) == 1.0 and fit.first_at([(1.0, 3.0)], 2.9) is None
+    assert all(map(math.isnan, fit.mean_interval([1.0])[1:]))
+    near(fit.crossing([100, 400, 1600], [2.0, 1.8, 1.7], 1.9), 200)
+    assert fit.crossing([100, 400], [2.0, 1.8], 1.7) is None
 
 
 def test_verdicts():
@@ -187,22 +173,15 @@ def test_planted_steps():
 
 
 def test_steps_curves():
-    """The best of a parabola, or the last rate where it rises; a half that chose its rate does not
-    report it. A point that is known badly hardly moves the fit; one below zero is left out."""
+    """The last rate where the curve still rises; a half that chose its rate does not report it; a
+    point below zero is left out of a fit."""
     rates = np.array([1.0, 2.0, 4.0, 8.0])
-    curve = 6 * rates - rates ** 2                           # best at 3, 9 high
-    near(one_step.near_best(rates, curve)[0], 3.0)
+    curve, other = 6 * rates - rates ** 2, 4 * rates - rates ** 2        # best at 3, 9 high; at 2
     assert one_step.near_best(rates, rates) == (8.0, slice(3, 4))
-    other = 4 * rates - rates ** 2                           # best at 2
     fall, rate = one_step.tuned(rates, [curve[:, None], other[:, None]])
     near(fall, (3.0 + 8.0) / 2)
     near(rate, math.sqrt(6.0))
-    points = {2.0 ** k: 3.0 / (1 + 100.0 / 2.0 ** k) for k in range(2, 12)}
-    errors = dict.fromkeys(points, 0.05)
-    points[4.0], errors[4.0], points[8.0] = 9.0, 20.0, -1.0
-    for found, wanted in zip(one_step.curve_fit(points, errors), (3.0, 100.0)):
-        near(found, wanted, 0.01)
-    assert one_step.curve_fit({b: -1.0 for b in points}, errors) is None
+    assert one_step.curve_fit({b: -1.0 for b in rates}, {b: 0.05 for b in rates}) is None
 
 
 # ---- 2: the sweep, on runs that are computed ----
@@ -313,15 +292,10 @@ def test_sweep_and_luck():
 
 
 def test_sweep_refuses():
-    """A best rate that stays on an edge is refused by the fit, not reported as a knee. A run that
-    was to stop at a higher target says nothing about a lower one."""
-    e, every, found = planted_sweep(bottom={512: 2e3})
+    """A best rate that stays on an edge is refused by the fit, not reported as a knee."""
+    _, _, found = planted_sweep(bottom={512: 2e3})
     assert point_of(found, 512).edge
     assert all("edge" in g.knee.reason for g in found), found
-    own = every[0]
-    power = max(p for p, *_ in own.done) + 1
-    own.done[power, 1, 2.5] = PlantedRun(e, knee.job(e, SIZE, own.batch, power, 1, 2.5, 1e6))
-    assert power in own.read(2.5, "weights", 1) and power not in own.read(2.0, "weights", 1)
 
 
 # ---- 2: local knees, on branches that are computed ----

@@ -66,18 +66,6 @@ def test_knee_table():
         near(p["tokens_median"], batch * p["updates_median"])
 
 
-def test_local_table():
-    """Branches of fresh seeds at the rates that seed 1 chose."""
-    points = {(p["seq_len"], p["seed"], p["batch_tokens"]): p
-              for p in TINY.table("02_local", "local_points")}
-    assert sorted(points) == [(32, s, b) for s in (3, 4) for b in (64, 256)] + [
-        (64, 3, b) for b in (64, 256)], points
-    tuned = {(p["seq_len"], p["batch_tokens"]): p for p in TINY.table("02_local", "tuned")}
-    for (length, _, batch), p in points.items():
-        assert p["lr_times"] == tuned[length, batch]["lr_times"], p
-    assert not any("_s2_" in run for run in runs_of("02_local"))
-
-
 # ---- 3 ----
 
 def test_small_table():
