@@ -113,11 +113,14 @@ def alive(pid):
 
 def test_lab_run_values():
     """Between evaluations at 4 (loss 3) and 16 (loss 2), 2.5 lies at 8 in logarithms; what is not
-    finite is null in a table. A branch waits for its run, whatever it costs."""
+    finite is null in a table. A branch waits for its run, whatever it costs, and goes at its end;
+    the run's checkpoints stay."""
     sweep = Fake()
     sweep.run([("late", 1, {"branch": "early", "cost": 9}),
                ("early", 1, {"thin": 2, "keep": True})])
     assert sweep.starts() == ["early", "late"]
+    runs = os.path.join(sweep.out, "42_fake", "runs")
+    assert [os.path.exists(os.path.join(runs, name)) for name in ("early", "late")] == [True, False]
     diverged, val, updates, never, steps = sweep.result()["late"]
     assert (diverged, val, never, steps) == (False, "2.0", None, 8)
     assert abs(updates - 8) < 1e-9 and sweep.result()["early"][4] == 2
@@ -192,23 +195,13 @@ def test_lab_failing_run():
 
 
 def test_lab_real_trainer():
-    """The trainer says that a run has diverged in the words that are looked for; a branch goes on
-    from the checkpoint of the run it is a branch of, which stays as it was."""
+    """The trainer says that a run has diverged in the words that are looked for."""
     sweep, data = Fake(), os.path.join(TMP, "tales")
-    subprocess.run([os.path.join(ROOT, "prepare"), "tales", "--out", data, "--tokens", "100000"],
-                   stdout=subprocess.DEVNULL, check=True)
-    common = ["--data", data, *lab.model("35k"), "--eval-every", 0, "--eval-tokens", 1024]
-    sweep.run([("wild", 1, {"flags": common + ["--lr", 100, "--clip", 0, "--steps", 1500]}),
-               ("kept", 1, {"flags": common + ["--lr", 1e-3, "--steps", 12], "keep": True}),
-               ("branch", 1, {"flags": ["--lr", 2e-3, "--batch-tokens", 512, "--steps", 15],
-                              "branch": "kept"})], "--trainer", os.path.join(ROOT, "train_gpt2"))
-    result = sweep.result()
-    assert [result[name][0] for name in ("wild", "kept", "branch")] == [True, False, False], result
-    assert (result["kept"][4], result["branch"][4]) == (12, 3), result
-    assert float(result["branch"][1]) < float(result["kept"][1]) < 5.5, result
-    runs = os.path.join(sweep.out, "42_fake", "runs")
-    assert os.path.exists(os.path.join(runs, "kept", "latest"))
-    assert not os.path.exists(os.path.join(runs, "branch"))
+    testing.run("./prepare", "tales", "--out", data, "--tokens", 100000)
+    sweep.run([("wild", 1, {"flags": ["--data", data, *lab.model("35k"), "--eval-every", 0,
+                                      "--lr", 100, "--clip", 0, "--steps", 1500]})],
+              "--trainer", os.path.join(ROOT, "train_gpt2"))
+    assert sweep.result()["wild"][0]
 
 
 def test_lab_gpus():

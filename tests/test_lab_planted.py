@@ -407,7 +407,8 @@ def tuned(losses, plan, middle=None):
 
 def test_tuned_on_planted_losses():
     """A grid grows until its best rate lies inside, around the best variant only, only as far as
-    it may. Seed 1 is lucky at k = 3, which does not show in what is reported."""
+    it may. Seed 1 is lucky at k = 3, which does not show in what is reported; a second seed that
+    chooses outvotes it."""
     def losses(variant, k, seed):
         return (2.0 if variant == "one" else 2.3) + 0.1 * abs(k - 3) - (0.5 if seed == 1 else 0.0)
     plan = {"first": 1, "seeds": [2, 3], "grid": [-1, 0, 1], "extend": (-2, 6)}
@@ -416,16 +417,9 @@ def test_tuned_on_planted_losses():
     assert {k for v, k in method.grid if v == "one"} == {-1, 0, 1, 2, 3, 4}
     assert {k for v, k in method.grid if v == "other"} == {-1, 0, 1}
     assert [run.val for run in method.chosen()] == [2.0, 2.0] and len(method.runs) == 11
-    plan["extend"] = (-2, 2)
-    assert tuned(losses, plan).best() == ("one", 2) and tuned(losses, plan).at_edge()
-    plan["extend"] = (-5, 6)
     below = tuned(lambda v, k, seed: 2.0 + abs(k + 3), plan)
-    assert below.best() == ("one", -3) and not below.at_edge()
-    plan["extend"] = None
-    assert len(tuned(losses, plan).runs) == 5
-    diverged = tuned(lambda v, k, seed: math.inf if k > 0 else 2.0, plan)
-    assert diverged.best() == ("one", -1)
-    plan["also"] = [4]                           # a second seed outvotes the first one's luck
+    assert below.best() == ("one", -2) and below.at_edge()
+    plan.update(extend=None, also=[4])
     lucky = tuned(lambda v, k, seed: 1.5 if (k, seed) == (1, 1) else 2.0 + abs(k), plan)
     assert lucky.best() == ("one", 0) and len(lucky.runs) == 8, lucky.runs.keys()
 
