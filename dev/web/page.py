@@ -71,45 +71,28 @@ MODELS = [model("GPT-2 124M", "--init d12", 1024, 88), model("GPT-2 355M", "--in
           model("119k, on a CPU core each", small(2, 2, 64), 32, 20, CORES, machine="here@0.139"),
           model("0.8M, on a CPU core each", small(4, 4, 128), 32, 20, CORES, machine="here@0.164")]
 
-STYLE = """
-body { font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; color: #1a1a1a;
-       background: #fff; margin: 0 auto; max-width: 50rem; padding: .7rem;
-       overflow-wrap: anywhere; }
-h1 { font-size: 1.6rem; line-height: 1.25; } h2 { font-size: 1.25rem; margin-top: 2.8rem;
-     border-top: 1px solid #ccc; padding-top: 1rem; } a { color: #00518a; }
-img { max-width: 100%; height: auto; display: block; margin: 1rem auto 0; }
-figure { margin: 0; } figcaption { font-size: .9rem; color: #444; }
-code, pre { font: .85rem/1.5 ui-monospace, Menlo, Consolas, monospace; background: #f2f2f2; }
-code { padding: .1rem .25rem; } pre { padding: .6rem; white-space: pre-wrap; }
-.scroll { overflow-x: auto; overflow-wrap: normal; }
-table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
-th, td { border: 1px solid #ccc; padding: .25rem .5rem; text-align: right; vertical-align: top; }
-th { background: #f2f2f2; } summary { cursor: pointer; margin-top: .6rem; }
-""" + race.STYLE + """
-:root { color-scheme: light dark; } body { max-width: 56rem; } #plan { white-space: pre; }
+# On top of the lessons' pages.css.
+STYLE = race.STYLE + """
+body { max-width: 56rem; overflow-wrap: anywhere; } figure { margin: 0; }
+figcaption { font-size: .9rem; color: var(--dim); } .scroll { overflow-wrap: normal; }
+pre { width: auto; max-width: 100%; } #plan { white-space: pre; }
 #controls { display: grid; grid-template-columns: repeat(auto-fill, minmax(19rem, 1fr));
-            gap: .7rem 1.5rem; background: #f6f6f6; padding: .8rem; }
+            gap: .7rem 1.5rem; background: var(--soft); padding: .8rem; }
 #controls label { display: block; font-size: .9rem; } #controls output { font-weight: 600; }
 #controls input[type=range], #controls select { width: 100%; box-sizing: border-box; margin: 0; }
-:focus-visible { outline: 3px solid #00518a; outline-offset: 2px; }
 #headline { font-size: 1.35rem; font-weight: 600; margin: 1rem 0 .2rem; }
-td, th { text-align: left; } #answer td { text-align: right; } table { width: 100%; }
+#answer td { text-align: right; } table { width: 100%; font-variant-numeric: tabular-nums; }
 .stack td:nth-child(2), .claims td, th { overflow-wrap: normal; }
-@media (prefers-color-scheme: dark) {
-    body { background: #151515; color: #e8e8e8; } a { color: #8cc7ff; }
-    #controls, code, pre, th { background: var(--soft); } th, td { border-color: var(--line); }
-    h2 { border-color: var(--line); } figcaption { color: #bbb; } img { background: #fff; } }
 @media (max-width: 40rem) {
     h1 { font-size: 1.3rem; } #answer table { font-size: .7rem; } #answer td { padding: .2rem; }
     #controls { grid-template-columns: 1fr; }
-    .stack thead { display: none; } .stack tr { display: block; border: 1px solid #ccc;
-        margin-bottom: .5rem; } .stack td { display: block; border: 0; }
+    .stack thead { display: none; } .stack tr { display: block; margin-bottom: .5rem;
+        border: 1px solid var(--line); } .stack td { display: block; border: 0; }
     .stack td:first-child { font-weight: 600; }
     .stack td:empty { display: none; } }
 @media print {
-    #controls { grid-template-columns: 1fr 1fr; } input[type=range] { display: none; }
-    figure, tr, #controls { break-inside: avoid; }
-    h2 { break-after: avoid; } img { max-height: 20cm; } }
+    #controls { grid-template-columns: 1fr 1fr; break-inside: avoid; }
+    input[type=range] { display: none; } img { max-height: 20cm; } }
 """
 
 
@@ -246,7 +229,7 @@ def build(readme):
             "<meta name='viewport' content='width=device-width, initial-scale=1'>\n"
             "<title>Why train on many GPUs?</title>\n"
             f"<meta name='description' content='{QUESTION}'>\n<link rel='icon' href='data:,'>\n"
-            f"<style>{STYLE}</style>\n</head>\n<body>\n<h1>{QUESTION}</h1>\n"
+            f"<style>{read('dev', 'lessons', 'pages.css')}{STYLE}</style>\n</head>\n<body>\n<h1>{QUESTION}</h1>\n"
             + block(answer[short])
             + f"<script>\n{race.script('chart.js')}</script>\n"
             + race.race(picture(*RECORDED, RECORDED[1]))

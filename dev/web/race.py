@@ -21,9 +21,9 @@ LANES = [("first", 512, 0), ("second", 2048, 2)]      # batch and log2 devices, 
 LINKS = 121                                          # positions; 10^(i/20) Mbit/s, then no cost
 
 STYLE = """
-:root { --first: #0072b2; --second: #c04f00; --third: #00795a; --line: #ddd; --soft: #f6f6f6; }
+:root { --first: #0072b2; --second: #c04f00; --third: #00795a; }
 @media (prefers-color-scheme: dark) {
-    :root { --first: #5bb4e8; --second: #ff9a52; --third: #4cc9a2; --line: #444; --soft: #222; } }
+    :root { --first: #5bb4e8; --second: #ff9a52; --third: #4cc9a2; } }
 .chart { width: 100%; height: 20rem; font: 12px system-ui, sans-serif; }
 .chart text { fill: currentColor; } .chart .grid { stroke: var(--line); fill: none; }
 .chart .level { stroke: currentColor; stroke-dasharray: 5 4; fill: none; }
