@@ -79,7 +79,7 @@ class Fake:
         jobs = json.dumps([{"name": name, "flags": ["--seed", seed], **dict(*more)}
                            for name, seed, *more in jobs])
         env = dict(os.environ, LAB=testing.LAB_ROOMS[0], JOBS=jobs, STARTED=self.started)
-        return [TINY.python, os.path.join(TMP, "experiment.py"), "--out", self.out, "--trainer",
+        return [sys.executable, os.path.join(TMP, "experiment.py"), "--out", self.out, "--trainer",
                 os.path.join(TMP, "fake"), "--jobs", "1", *flags], env
 
     def run(self, jobs, *flags, status=0, **env):
@@ -225,7 +225,7 @@ def test_lab_report():
     text = report.page({"42_fake": sweep.result("result.json")})
     assert "src='42_fake/picture.png'" in text and "Refuted</strong>: so: 2 (1.9" in text, text
     os.rename(os.path.join(sweep.out, "42_fake"), os.path.join(sweep.out, "02_knee"))
-    done = subprocess.run([TINY.python, testing.lab_path("report.py"), "--quick", "--out",
+    done = subprocess.run([sys.executable, testing.lab_path("report.py"), "--quick", "--out",
                            sweep.out, "--trainer", "absent"], capture_output=True, text=True,
                           check=False)
     assert done.returncode == 1 and (

@@ -41,15 +41,6 @@ def test_page_static():
     assert set(re.findall(r"href='#([^']*)'", words)) <= set(targets)
 
 
-def test_page_samples():
-    """A text for each loss, of the model that is replayed."""
-    samples = page.race.replay_data()["samples"]
-    losses = [s["target"] for s in samples]
-    assert losses == [2.5, 2.25, 2.0, 1.8, 1.7, 1.6, 1.5, 1.4], losses
-    for s in samples:
-        assert s["target"] - 0.2 < s["loss"] <= s["target"] and len(s["text"]) == 200, s
-
-
 def test_page_measured():
     """The critical batches in plan.c, and the speed of a core in page.py, are the kept ones."""
     with open(os.path.join(ROOT, "dev", "plan", "plan.c"), encoding="utf-8") as f:

@@ -358,11 +358,13 @@ def test_planted_local_knees():
 # ---- 4 and 5: which blocks count ----
 
 def test_device_blocks():
-    """A block between controls goes if either took more than 1.15 times the best of its kind."""
+    """A block between controls goes if either took more than 1.15 times the best of its kind; a
+    setting's seconds are the lower quartile of its updates, but for two."""
     controls = [{1: 1.0, 2: 1.0}, {1: 1.1, 2: 1.0}, {1: 1.0, 2: 1.2}, {1: 0.95, 2: 1.1},
                 {1: 1.0, 2: 1.0}]
     assert device.kept_blocks(controls) == [3], device.kept_blocks(controls)
     assert device.kept_blocks([{**of, 1: 1.0} for of in controls[:2]]) == [0]
+    assert device.fast_quarter([{"seconds": s} for s in (0, 0, 4, 1, 9, 2)]) == 2
     assert device.uneven_row([(5.0, 4.0)] * 5)[-3:] == [1 - 4.0 / 5.0] * 3
 
 

@@ -86,26 +86,6 @@ def test_small_table():
     assert len(best) == len(found) == 5
 
 
-# ---- 4 ----
-
-def test_device_seconds():
-    """A setting's seconds are, in each block, the lower quartile of its updates."""
-    made, blocks = {}, {}
-    for run in runs_of("04_one_device"):
-        if run.startswith(("control_", "uneven_")):
-            continue
-        steps = TINY.log("04_one_device", run, "step")[2:]
-        start, = TINY.log("04_one_device", run, "start")
-        setting = (start["threads_used"], start["micro_batch"] * 32, start["batch_tokens"])
-        made.setdefault(setting, []).append(sorted(s["seconds"] for s in steps)[len(steps) // 4])
-    for row in TINY.table("04_one_device", "seconds"):
-        tokens = row["micro_batch_tokens"]
-        setting = row["threads"], tokens, tokens * row["accumulation"]
-        blocks.setdefault(setting, []).append(row["seconds"])
-        assert any(abs(row["seconds"] - x) <= 1e-6 * x for x in made[setting]), (row, made[setting])
-    assert {len(of) for of in blocks.values()} == {2} and len(blocks) == len(made), blocks
-
-
 # ---- 7 ----
 
 def test_schedules_pairs():

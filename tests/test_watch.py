@@ -5,6 +5,7 @@ browser, and how it fails; scripts/plot.py, what it draws, and how it fails.
     tests/test_watch.py [NAME...]
 """
 import csv
+import importlib.util
 import io
 import json
 import os
@@ -199,10 +200,9 @@ def test_watch_page():
 
 def plotted(*args):
     """Runs plot.py: (status, stderr)."""
-    python = testing.find_python()
-    if not python:
-        raise testing.Skip("needs python3 with matplotlib")
-    done = subprocess.run([python, PLOT, *args], capture_output=True, text=True, check=False,
+    if not importlib.util.find_spec("matplotlib"):
+        raise testing.Skip("needs matplotlib")
+    done = subprocess.run([sys.executable, PLOT, *args], capture_output=True, text=True, check=False,
                           env={**os.environ, "MPLCONFIGDIR": TMP})     # nothing in the user's home
     assert done.stdout == "", "prints on stdout"
     return done.returncode, done.stderr
