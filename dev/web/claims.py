@@ -2,6 +2,7 @@
 kept results by name, so that a claim cannot disagree with its experiment.
 """
 from collections import namedtuple
+from statistics import fmean as mean
 
 import kept
 
@@ -19,10 +20,6 @@ def ends(table, key):
     """The rows with the least and the largest value of a column."""
     ordered = sorted(table, key=lambda row: row[key])
     return ordered[0], ordered[-1]
-
-
-def mean(values):
-    return sum(values) / len(values)
 
 
 def endpoint(label, form=".3g"):

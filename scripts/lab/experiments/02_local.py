@@ -9,7 +9,6 @@ hardly matters. Here all batches leave the same checkpoint (local_knee.py). Seed
 learning rates (table `tuned`) are not those that are reported. One group asks where the knee is in
 *sequences*: the same model and tokens, 32 and 256 to a sequence.
 """
-import math
 from collections import namedtuple
 from statistics import fmean as mean, geometric_mean
 
@@ -110,16 +109,11 @@ def read_moments(e):
 
 
 def ratios(e, moment):
-    """[(seed, updates of the smallest batch, of the one that is FAR times larger)] where both
-    crossed."""
+    """How many times the updates the smallest batch takes of the one that is FAR times larger, for
+    each seed of which both crossed."""
     small = min(moment.updates)
     a, b = moment.updates[small], moment.updates.get(small * FAR[e.size], {})
-    return [(seed, a[seed], b[seed]) for seed in a if seed in b]
-
-
-def quotient(e, moment):
-    """(ratio of updates, low, high)"""
-    return fit.ratio_interval([math.log(a / b) for _, a, b in ratios(e, moment)])
+    return [a[seed] / b[seed] for seed in a if seed in b]
 
 
 def constant_rate(e, size):
@@ -139,7 +133,7 @@ def conclude(e):
     for m in found:
         at = f"{m.size}, sequences of {m.T}, after {m.tokens:,} tokens"
         if ratios(e, m):
-            e.found(f"{at}: updates of the small batch over the large", *quotient(e, m))
+            e.found(f"{at}: updates of the small batch over the large", *fit.ratio_interval(ratios(e, m)))
         if not m.knee.reason:
             e.found(f"{at}: B_crit in tokens", m.knee.b_crit, m.knee.low, m.knee.high)
     first = [m for m in found if (m.size, m.T) == (found[0].size, found[0].T)]
@@ -148,7 +142,8 @@ def conclude(e):
         e.found(f"exponent of B_crit in trained tokens, {first[0].size}",
                 *fit.power_law([m.tokens for m in knees], [m.knee.b_crit for m in knees]))
     figures(e, found, first, knees)
-    return [("", *quotient(e, first[-1]))] if len(ratios(e, first[-1])) > 1 else []
+    last = ratios(e, first[-1])
+    return [("", *fit.ratio_interval(last))] if len(last) > 1 else []
 
 
 # ---------------------------------------------------------------- figures

@@ -107,10 +107,6 @@ def knees(e):
     return found
 
 
-def interval(values):
-    return fit.ratio_interval([math.log(value) for value in values])
-
-
 def exponents(b_crit, x):
     """For each seed the slope of log B_crit. b_crit: {cell: {seed: B_crit}}, x: {cell: value}."""
     shared = set.intersection(*(set(of) for of in b_crit.values()))
@@ -124,7 +120,7 @@ def conclude(e):
     for cell in e.rows("cells"):
         parameters[cell["size"], cell["trained_tokens"]] = cell["parameters"]
     for (size, tokens), of in found.items():
-        e.found(f"{size} after {tokens:,} tokens: B_crit in tokens", *interval(of.values()))
+        e.found(f"{size} after {tokens:,} tokens: B_crit in tokens", *fit.ratio_interval(of.values()))
     verdict = []
     at = 2 ** 20
     for sizes in (ENDPOINT, tuple(SIZES)):
@@ -152,7 +148,7 @@ def conclude(e):
 def draw(found):
     curves = []
     for size in SIZES:
-        own = sorted((tokens, *interval(of.values())) for (s, tokens), of in found.items()
+        own = sorted((tokens, *fit.ratio_interval(of.values())) for (s, tokens), of in found.items()
                      if s == size)
         if own:
             curves.append(lab.Curve(f"{size} parameters", *zip(*own)))

@@ -214,9 +214,9 @@ def ratio(slow, fast):
     """(how many times as long the slow rows take, low, high): the mean of logarithms seed by seed,
     with the 90% t-interval of these seeds alone; NaN where a target was not reached."""
     seconds = [{row["seed"]: row["seconds_to_target"] for row in rows} for rows in (slow, fast)]
-    logs = [math.log(seconds[0][seed] / seconds[1][seed])
-            if seconds[0][seed] and seconds[1][seed] else math.nan for seed in seconds[0]]
-    return fit.ratio_interval(logs)
+    return fit.ratio_interval([
+        seconds[0][seed] / seconds[1][seed] if seconds[0][seed] and seconds[1][seed] else math.nan
+        for seed in seconds[0]])
 
 
 def lane_of(race_rows, link, method):

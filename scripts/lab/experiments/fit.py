@@ -156,9 +156,9 @@ def mean_interval(values, confidence=0.9):
     return mean, mean - reach, mean + reach
 
 
-def ratio_interval(logs):
-    """mean_interval of logarithms, as ratios: (geometric mean, low, high)."""
-    return tuple(map(math.exp, mean_interval(logs)))
+def ratio_interval(ratios):
+    """(geometric mean, low, high): mean_interval of logarithms."""
+    return tuple(map(math.exp, mean_interval([math.log(ratio) for ratio in ratios])))
 
 
 def median_interval(values, confidence=0.9):
