@@ -114,21 +114,18 @@ def test_readme_numbers():
 
 def test_keep():
     """A finished experiment: its result and its figures. A tiny run is refused."""
-    found, place = again("10_replayed"), tempfile.mkdtemp(dir=TMP)
-    committed = kept.RESULTS, kept.FIGURES
-    kept.RESULTS, kept.FIGURES = place, os.path.join(place, "figures")
-    os.mkdir(kept.FIGURES)
+    found, committed = again("10_replayed"), (kept.RESULTS, kept.FIGURES)
+    kept.RESULTS = kept.FIGURES = tempfile.mkdtemp(dir=TMP)
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             kept.keep(TMP, "10_replayed")
-        assert kept.read("10_replayed") == found
-        assert sorted(os.listdir(kept.FIGURES)) == ["10_links.png", "10_race.png"]
+        assert kept.read("10_replayed") == found and sorted(os.listdir(kept.FIGURES)) == [
+            "10_links.png", "10_race.png", "10_replayed.json"]
         lab.write_json(os.path.join(TMP, "10_replayed", "result.json"), {**found, "size": "tiny"})
         kept.keep(TMP, "10_replayed")
+        raise AssertionError("a tiny run is kept")
     except SystemExit as refused:
         assert "a --tiny run is for tests" in str(refused), refused
-    else:
-        raise AssertionError("a tiny run is kept")
     finally:
         kept.RESULTS, kept.FIGURES = committed
 

@@ -52,10 +52,6 @@ def in_node(wasm, updates, flags):
     return output(need("node"), "-e", NODE, wasm, updates, *flags)
 
 
-def hash_in_node(*run):
-    return in_node(*run).split()[0]
-
-
 def test_web_bits_are_those_of_gcc_and_clang():
     """The committed module against a native program of today's source, at each size."""
     need("clang")
@@ -66,9 +62,9 @@ def test_web_bits_are_those_of_gcc_and_clang():
     for (updates, sizes), cc in zip(SIZES, ["gcc", "clang"]):
         flags = [*sizes.split(), *COMMON]
         hashes = {cc: output("dev/web/build.sh", "--hash", updates, *flags, CC=cc)}
-        hashes.update((wasm, hash_in_node(wasm, updates, flags)) for wasm in modules)
+        hashes.update((wasm, in_node(wasm, updates, flags).split()[0]) for wasm in modules)
         assert len(set(hashes.values())) == 1, hashes
-        other = hash_in_node(race.WASM, updates, [*flags, "--seed", "2"])
+        other = in_node(race.WASM, updates, [*flags, "--seed", "2"]).split()[0]
         assert other not in hashes.values(), "another seed has the same hash"
 
 
@@ -155,7 +151,7 @@ def test_web_race():
     finally:
         tab.close()
     assert command[:2] == ["dev/web/build.sh", "--hash"], command
-    again = hash_in_node(race.WASM, command[2], command[3:])
+    again = in_node(race.WASM, command[2], command[3:]).split()[0]
     assert again == found, f"the page shows {found}, {' '.join(command)} is {again}"
 
 
