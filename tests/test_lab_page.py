@@ -32,7 +32,7 @@ def test_page_static():
     assert done.returncode == 0 and not done.stderr, done.stderr
     with open(out, encoding="utf-8") as f:
         text = f.read()
-    assert text == page.build(page.read("README.md")), "page.py writes another page"
+    assert text == page.build(testing.read("README.md")), "page.py writes another page"
     assert len(text.encode()) <= 800_000, len(text.encode())
     words = re.sub(r"base64,[^']*", "", text)
     assert "http" not in words and "url(" not in words and "import" not in words
@@ -118,7 +118,7 @@ def test_page_calculator():
                    stdout=subprocess.DEVNULL)
     path = os.path.join(TMP, "page.html")
     with open(path, "w", encoding="utf-8") as f:
-        f.write(page.build(page.read("README.md")))
+        f.write(page.build(testing.read("README.md")))
     tab = browser.Browser()
     try:
         tab.size(360, 740)

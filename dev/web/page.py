@@ -98,18 +98,12 @@ pre { width: auto; max-width: 100%; } #plan { white-space: pre; }
 
 # ---------------------------------------------------------------- words of README
 
-def answer_section(text):
-    return text.split(SECTION)[1].split("\n## ")[0]
-
-
-def answer_paragraphs(text):
-    """README's answer: what follows its heading, up to the first figure or command."""
-    return re.split(r"\n(?:!\[|```)", answer_section(text))[0].strip().split("\n\n")
-
-
-def answer_figures(text):
-    """[(words, file)] of the figures in README's section."""
-    return re.findall(r"!\[([^]]*)\]\(scripts/lab/results/figures/([^)]*)\)", answer_section(text))
+def answer_of(readme):
+    """(paragraphs, [(words, file)] of the figures): README's answer is what follows its heading, up
+    to the first figure or command."""
+    section = readme.split(SECTION)[1].split("\n## ")[0]
+    return (re.split(r"\n(?:!\[|```)", section)[0].strip().split("\n\n"),
+            re.findall(r"!\[([^]]*)\]\(scripts/lab/results/figures/([^)]*)\)", section))
 
 
 def inline(text):
@@ -123,11 +117,8 @@ def block(text):
     """A paragraph or a table."""
     if not text.startswith("|"):
         return f"<p>{inline(text)}</p>"
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.split("\n")]
-    cells = [("th" if i == 0 else "td", row) for i, row in enumerate(rows) if i != 1]
-    return "<div class='scroll'><table>" + "".join(
-        "<tr>" + "".join(f"<{tag}>{inline(cell)}</{tag}>" for cell in row) + "</tr>"
-        for tag, row in cells) + "</table></div>"
+    head, _, *rows = [line.strip("|").split("|") for line in text.split("\n")]
+    return f"<div class='scroll'>{report.table(map(inline, head), rows, show=inline)}</div>"
 
 
 # ---------------------------------------------------------------- the calculator
@@ -155,7 +146,7 @@ def calculator():
             "<div role='status'><p id='headline'></p><p id='limit'></p></div>"
             "<pre id='plan' class='scroll'></pre><details><summary>Run this yourself"
             "</summary><p class='native'><code id='command'></code></p></details></div>"
-            f"{race.embedded('models', MODELS)}<script>\n{race.script('calculator.js')}</script>\n")
+            f"{race.embedded('models', MODELS)}<script>\n{race.read('calculator.js')}</script>\n")
 
 
 # ---------------------------------------------------------------- claims and figures
@@ -190,11 +181,10 @@ def source(claim):
 
 
 def claims_table(chosen):
-    rows = "".join(f"<tr><td>{html.escape(c.belief)}</td><td>{html.escape(claims.measured(c))}"
-                   f"</td><td>{source(c)}</td></tr>" for c in chosen)
-    return ("<table class='stack claims'><thead><tr><th>what is often believed</th>"
-            "<th>what was measured</th><th>figure, and how the experiment's own prediction did</th>"
-            f"</tr></thead><tbody>{rows}</tbody></table>\n")
+    return report.table(["what is often believed", "what was measured",
+                         "figure, and how the experiment's own prediction did"],
+                        [[html.escape(c.belief), html.escape(claims.measured(c)), source(c)]
+                         for c in chosen], "stack claims", str)
 
 
 def claim_pictures(above):
@@ -207,12 +197,9 @@ def claim_pictures(above):
 def experiments_table():
     """Question and verdict of every experiment, with the machine it ran on."""
     every = [kept.read(label) for label, _ in report.experiments()]
-    rows = ["".join(f"<td>{html.escape(cell)}</td>" for cell in (
+    return report.table(["experiment", "predicted", "measured", "machine"], [(
         f"{found['number']}. {found['title']}", found["prediction"],
-        f"{kept.verdict(found)}: {found['why']}", kept.machine(found))) for found in every]
-    return ("<table class='stack'><thead><tr><th>experiment</th><th>predicted</th><th>measured</th>"
-            "<th>machine</th></tr></thead><tbody>"
-            + "".join(f"<tr>{row}</tr>" for row in rows) + "</tbody></table>\n")
+        f"{kept.verdict(found)}: {found['why']}", kept.machine(found)) for found in every], "stack")
 
 
 # ---------------------------------------------------------------- the page
@@ -222,16 +209,15 @@ def folded(summary, content):
 
 
 def build(readme):
-    figures = answer_figures(readme)
-    answer = answer_paragraphs(readme)
+    answer, figures = answer_of(readme)
     short = next(i for i, text in enumerate(answer) if text.startswith("**"))
     return ("<!DOCTYPE html>\n<html lang='en'>\n<head>\n<meta charset='utf-8'>\n"
             "<meta name='viewport' content='width=device-width, initial-scale=1'>\n"
             "<title>Why train on many GPUs?</title>\n"
             f"<meta name='description' content='{QUESTION}'>\n<link rel='icon' href='data:,'>\n"
-            f"<style>{read('dev', 'lessons', 'pages.css')}{STYLE}</style>\n</head>\n<body>\n<h1>{QUESTION}</h1>\n"
+            f"<style>{race.read('../lessons/pages.css')}{STYLE}</style>\n</head>\n<body>\n<h1>{QUESTION}</h1>\n"
             + block(answer[short])
-            + f"<script>\n{race.script('chart.js')}</script>\n"
+            + f"<script>\n{race.read('chart.js')}</script>\n"
             + race.race(picture(*RECORDED, RECORDED[1]))
             + "<h2>The answer</h2>\n<div id='answer'>\n"
             + "\n".join(block(text) for text in answer) + "</div>\n"
@@ -249,17 +235,12 @@ def build(readme):
             + "</body>\n</html>\n")
 
 
-def read(*path):
-    with open(os.path.join(lab.ROOT, *path), encoding="utf-8") as f:
-        return f.read()
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split(":")[0])
     parser.add_argument("--out", metavar="FILE", help="default: lab/page.html")
     out = parser.parse_args().out or os.path.join(lab.ROOT, "lab", "page.html")
     try:
-        text = build(read("README.md"))
+        text = build(race.read("../../README.md"))
         os.makedirs(os.path.dirname(os.path.abspath(out)), exist_ok=True)
         with open(out, "w", encoding="utf-8") as f:
             f.write(text)

@@ -42,7 +42,8 @@ STYLE = """
 """
 
 
-def script(name):
+def read(name):
+    """A file beside this one."""
     with open(os.path.join(HERE, name), encoding="utf-8") as f:
         return f.read()
 
@@ -125,10 +126,10 @@ def race(recorded):
             "wasi-libc (Apache 2.0 with LLVM exception, MIT and BSD licences).</p></details></div>"
             f"<div id='race-recorded' hidden><p id='race-why'></p>{recorded}</div>"
             f"<script type='text/plain' id='wasm'>{wasm}</script>"
-            f"<script id='wasi'>\n{script('wasi.js')}</script>"
+            f"<script id='wasi'>\n{read('wasi.js')}</script>"
             "<script>const unpacked = unpackGpt2(document.getElementById('wasm').textContent);"
-            f"</script><script type='text/plain' id='worker'>\n{script('worker.js')}"
-            f"</script>{embedded('race-data', data)}<script>\n{script('race.js')}</script>\n")
+            f"</script><script type='text/plain' id='worker'>\n{read('worker.js')}"
+            f"</script>{embedded('race-data', data)}<script>\n{read('race.js')}</script>\n")
 
 
 # ---------------------------------------------------------------- sixty-four workers
@@ -172,4 +173,4 @@ def replay():
             "<svg class='chart' id='replay-chart' role='img' aria-label='validation loss against "
             "seconds of a virtual clock, a line for each number of workers'></svg>"
             f"<div class='lanes'>{shown}</div>{embedded('replay-data', data)}"
-            f"<script>\n{script('replay.js')}</script></details>\n")
+            f"<script>\n{read('replay.js')}</script></details>\n")

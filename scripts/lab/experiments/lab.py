@@ -376,17 +376,14 @@ class Tuned:
     plan      "first": the seed of the grid; "also": more seeds of it, or left out; "seeds": the
               others; "grid": its rates around middle; "extend": the lowest and highest k that a
               grid may grow to, or None
+    score     of a run: what the best rate makes smallest
     """
 
-    def __init__(self, job, middle, plan):
-        self.job, self.plan = job, plan
+    def __init__(self, job, middle, plan, score=lambda run: run.val):
+        self.job, self.plan, self.score = job, plan, score
         self.choosing = [plan["first"], *plan.get("also", [])]
         self.grid = {(v, k + i) for v, k in middle.items() for i in plan["grid"]}
         self.runs = {}                                       # (variant, k, seed) -> Run
-
-    def score(self, run):
-        """What the best rate makes smallest."""
-        return run.val
 
     def best(self):
         """(variant, k)"""
