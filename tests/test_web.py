@@ -119,9 +119,9 @@ def against(tab, axis):
 
 def fewest(column, i):
     """What lane i needs by experiment 2, in the table's column."""
-    return next(row[column] for row in kept.table("02_knee", "points") if
-                (row["size"], row["reading"], row["target_nats"], row["batch_tokens"])
-                == (race.SIZE, "weights", race.TARGET, race.LANES[i][1]))
+    row, = kept.table("02_knee", "points", size=race.SIZE, reading="weights",
+                      target_nats=race.TARGET, batch_tokens=race.LANES[i][1])
+    return row[column]
 
 
 def test_web_race():
@@ -181,7 +181,7 @@ def test_web_replay():
         for link in dict.fromkeys(row["link"] for row in lanes):
             tab.drag("replay-link", link)
             for i, n in enumerate([1, 8, 64]):
-                row = next(row for row in lanes if (row["link"], row["workers"]) == (link, n))
+                row, = kept.only(lanes, link=link, workers=n)
                 said = shown(tab, f"replay-name-{i}")
                 assert said.endswith(" s, there"), said
                 seconds = float(said.split(": ")[1].split(" s")[0].replace("k", "e3"))

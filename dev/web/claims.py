@@ -5,15 +5,11 @@ from collections import namedtuple
 from statistics import fmean as mean
 
 import kept
+from kept import table as rows
 
 # label and figure: of the experiment; without a label the tests hold the claim, and measured is the
 # sentence itself.
 Claim = namedtuple("Claim", "belief label figure measured")
-
-
-def rows(label, name, **wanted):
-    """The rows of a kept table with these values."""
-    return kept.only(kept.table(label, name), **wanted)
 
 
 def ends(table, key):

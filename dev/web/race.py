@@ -57,8 +57,8 @@ def embedded(name, data):
 
 def batches():
     """Each batch that experiment 2 tuned for this model, with its flags."""
-    found = sorted(int(row["batch_tokens"]) for row in kept.only(
-        kept.table("02_knee", "points"), size=SIZE, reading="weights", target_nats=TARGET))
+    found = sorted(int(row["batch_tokens"]) for row in kept.table(
+        "02_knee", "points", size=SIZE, reading="weights", target_nats=TARGET))
     return [{"batch": batch, "flags": [
         "--micro-batch", str(min(batch // T, 16)), "--batch-tokens", str(batch),
         "--lr", f"{kept.best_rate(SIZE, TARGET, batch):g}", "--warmup-tokens", str(WARMUP * batch),
@@ -66,7 +66,7 @@ def batches():
 
 
 def race_data():
-    line, = kept.only(kept.table("04_one_device", "line"), model=SIZE, threads=1)
+    line, = kept.table("04_one_device", "line", model=SIZE, threads=1)
     return {"T": T, "most": MOST, "hashAt": HASH_AT, "batches": batches(),
             "flags": ["--data", "tales", "--layers", str(LAYERS), "--heads", str(HEADS),
                       "--channels", str(CHANNELS), "--seq-len", str(T), "--lr-schedule",
@@ -137,19 +137,17 @@ def race(recorded):
 def replay_data():
     lanes = kept.table("10_replayed", "lanes")
     target = lanes[0]["target_nats"]
-    used = {int(row["batch_tokens"]) for row in lanes}
-    curves = {}
-    rates = {batch: lr for batch, (lr, _) in kept.pooled("0.8M", target).items()}
-    for row in kept.only(kept.table("02_knee", "curves"), size="0.8M"):
-        batch = row["batch_tokens"]
-        if batch in used and row["lr"] == rates[batch]:
-            curves.setdefault(batch, {}).setdefault(row["seed"], []).append(
-                [row["step"], round(row["val_loss"], 4)])
+    used = {row["batch_tokens"] for row in lanes}
+    runs = kept.grouped(kept.table("02_knee", "curves"), "size", "batch_tokens", "lr")
+    best = {batch: runs["0.8M", batch, lr]
+            for batch, (lr, _) in kept.pooled("0.8M", target).items() if batch in used}
     return {"target": target,
             "lanes": [{"link": row["link"], "workers": int(row["workers"]),
                        "batch": int(row["batch_tokens"]), "update": row["update_seconds"],
                        "seconds": row["seconds_to_target"]} for row in lanes],
-            "curves": {batch: of[min(of)] for batch, of in sorted(curves.items())},
+            "curves": {batch: [[row["step"], round(row["val_loss"], 4)] for row in
+                               kept.only(of, seed=min(row["seed"] for row in of))]
+                       for batch, of in best.items()},
             "samples": kept.read("10_samples")["samples"]}
 
 

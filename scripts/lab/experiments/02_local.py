@@ -56,7 +56,7 @@ def rates(e, plan, group):
     an earlier run did not tune."""
     known = {} if e.size == "tiny" else {
         (row["trained_tokens"], row["batch_tokens"]): (row["lr_times"], row["updates"], row["edge"])
-        for row in kept.only(kept.table(e.label, "tuned"), size=group.size, seq_len=group.T)}
+        for row in kept.table(e.label, "tuned", size=group.size, seq_len=group.T)}
     if all((moment, k * plan.batch) in known for moment in plan.moments for k in plan.ks):
         return known
     return {(local.tokens, batch): (point.lr, point.median, int(point.edge))
@@ -118,10 +118,11 @@ def ratios(e, moment):
 
 def constant_rate(e, size):
     """[(fewest tokens measured, B_crit, low, high)] of 02_knee.py for that size."""
-    def of(name):
-        return kept.only(kept.table("02_knee", name, e.args.out), size=size, reading="weights")
-    return [(min(p["tokens_median"] for p in kept.only(of("points"), target_nats=f["target_nats"])),
-             f["b_crit"], f["b_crit_low"], f["b_crit_high"]) for f in of("fit") if not f["refused"]]
+    of = {"out": e.args.out, "size": size, "reading": "weights"}
+    return [(min(p["tokens_median"] for p in kept.table("02_knee", "points", **of,
+                                                        target_nats=f["target_nats"])),
+             f["b_crit"], f["b_crit_low"], f["b_crit_high"])
+            for f in kept.table("02_knee", "fit", **of) if not f["refused"]]
 
 
 def conclude(e):
