@@ -112,7 +112,6 @@ pre { white-space: pre-wrap; overflow-wrap: anywhere; background: #8882; padding
 /*CHART*/
 const FIELDS = /*FIELDS*/;
 const PARTS = { compute: "#44618a", optimizer: "#8fa6c8", data: "#c9a227", comm: "#b5651d" };
-const $ = id => document.getElementById(id);
 let run = blank(0);
 
 // ---- what a run has said ----
@@ -179,7 +178,7 @@ function means(points, most) {
 }
 
 function draw() {
-  const axis = $("x").value, { floor } = run, color = "#2a8fd0";
+  const axis = byId("x").value, { floor } = run, color = "#2a8fd0";
   const [train, evals] = [run.train, run.evals].map(all => all.map(p => [p[axis], p.y]));
   const xMost = [...train, ...evals].reduce((most, p) => Math.max(most, p[0]), 0) || 1;
   const curve = means(train, xMost), seen = [...curve, ...evals].map(p => p[1]);
@@ -187,9 +186,9 @@ function draw() {
   if (floor !== null) seen.push(floor);
   const low = seen.reduce((a, b) => Math.min(a, b)), high = seen.reduce((a, b) => Math.max(a, b));
   const room = 0.1 * (high - low || 1);
-  chart($("chart"), {
+  chart(byId("chart"), {
     lines: [{ points: curve, color, faint: true }, { points: evals, color, dots: true }],
-    xMost, xLabel: $("x").selectedOptions[0].text, yLabel: "loss", low: low - room,
+    xMost, xLabel: byId("x").selectedOptions[0].text, yLabel: "loss", low: low - room,
     high: high + room, level: floor !== null && {
       y: floor, words: `floor ${floor.toFixed(3)}: no model can do better` } });
 }
@@ -214,23 +213,23 @@ function show() {
   if (seen) facts.push(["validation", seen.y.toFixed(4) + floor]);
   if (from !== to) facts.push(["speed",
     `${brief((to.tokens - from.tokens) / (to.seconds - from.seconds))} tokens a second`]);
-  $("bar").replaceChildren();
+  byId("bar").replaceChildren();
   for (const [part, colour] of Object.entries(PARTS).filter(([part]) => run.spent[part] > 0)) {
     const share = (100 * run.spent[part] / total).toFixed(1);
     facts.push([part, `${span(run.spent[part])}, ${share}%`, `border-left:.7rem solid ${colour}`]);
-    element("span", $("bar"), "").style = `width:${share}%;background:${colour}`;
+    element("span", byId("bar"), "").style = `width:${share}%;background:${colour}`;
   }
-  $("facts").replaceChildren();
+  byId("facts").replaceChildren();
   for (const [name, words, style] of facts) {
-    element("dt", $("facts"), name).style = style ?? "";
-    element("dd", $("facts"), words);
+    element("dt", byId("facts"), name).style = style ?? "";
+    element("dd", byId("facts"), words);
   }
-  $("samples").replaceChildren();
+  byId("samples").replaceChildren();
   for (const sample of run.samples.slice(-5).reverse()) {
-    element("h2", $("samples"), `Sample after update ${sample.step}`);
-    element("pre", $("samples"), sample.text || "(nothing)");
+    element("h2", byId("samples"), `Sample after update ${sample.step}`);
+    element("pre", byId("samples"), sample.text || "(nothing)");
   }
-  $("name").textContent = document.title = run.name;
+  byId("name").textContent = document.title = run.name;
   draw();
 }
 
@@ -239,16 +238,16 @@ function show() {
 async function poll() {
   try {
     hear(await (await fetch(`/news?${run.version}.${run.known}`)).json());
-    $("link").hidden = true;
+    byId("link").hidden = true;
     show();
   } catch (error) {
     if (!(error instanceof TypeError)) throw error;          // fetch failed
-    $("link").hidden = false;
+    byId("link").hidden = false;
   }
   setTimeout(poll, 1000);
 }
 
-$("x").addEventListener("input", draw);
+byId("x").addEventListener("input", draw);
 addEventListener("resize", draw);
 poll();
 </script>

@@ -58,8 +58,7 @@ def grouped(table_rows, *keys):
 
 def number(label, what):
     """(value, low, high) that an experiment has found; None without."""
-    return next((tuple(row.values())[1:] for row in table(label, "numbers")
-                 if row["what"] == what), None)
+    return next((tuple(row.values())[1:] for row in table(label, "numbers", what=what)), None)
 
 
 def best_rate(size, target, batch):
