@@ -1,16 +1,15 @@
 #!/usr/bin/env python3
 """`make bench` beside others: training steps in PyTorch and llm.c, and in bf16; an update on two
-ranks; updates beside what --plan says of them. What is not installed is not compared.
+ranks. What is not installed is not compared.
 
     scripts/bench.py                the character model in PyTorch, two ranks
     scripts/bench.py --full         GPT-2 124M and bf16 too: README's table; about an hour
-    scripts/bench.py --only ranks   a part: steps, ranks, or plan, which takes 4 minutes
+    scripts/bench.py --only ranks   a part: steps, or ranks
     scripts/bench.py --gpu          build/bench_cuda, then the same updates in PyTorch on that GPU
 
 Two programs run rounds in turn, so that both see the same state of the machine; the medians, and
-the median of their ratios, count; build/bench.json keeps those of steps. PYTHONS lists the
-interpreters in which to look for PyTorch (each version is timed once), LLMC names the folder where
-llm.c's train_gpt2 is built.
+the median of their ratios, count. PYTHONS lists the interpreters in which to look for PyTorch (each
+version is timed once), LLMC names the folder where llm.c's train_gpt2 is built.
 """
 import argparse
 import json
@@ -39,14 +38,6 @@ GPT2_124M = "--layers 12 --heads 12 --channels 768 --vocab 50257 --batch 4 --seq
 QUICK = [(threads, 10, "characters, B=12 T=64", CHARACTERS) for threads in (1, 2)]
 FULL = QUICK + [(2, 1, f"124M, B=4 T={T}", f"{GPT2_124M} {T}") for T in (64, 1024)]
 
-# What --plan is held against: name, ranks, the trainer's flags
-MIXTURES = [("one_4", 1, "--micro-batch", 4), ("one_8", 1, "--micro-batch", 8),
-            ("data_zero0_4", 2, "--micro-batch", 4, "--zero", 0),
-            ("data_zero1_4", 2, "--micro-batch", 4, "--zero", 1),
-            ("data_zero1_2", 2, "--micro-batch", 2, "--zero", 1),
-            ("tensor_4", 2, "--micro-batch", 4, "--tensor-parallel", 2),
-            ("tensor_8", 2, "--micro-batch", 8, "--tensor-parallel", 2)]
-SMALL = ["--layers", 4, "--heads", 4, "--channels", 256]
 TINY = ["--layers", 1, "--heads", 2, "--channels", 64]
 
 
@@ -169,8 +160,6 @@ def compare_steps(args):
             table.setdefault("batchwise", {})[setting] = [here]
             table.setdefault(label, {})[setting] = [there, ratio]
         left.close()
-    with open(os.path.join(BUILD, "bench.json"), "w", encoding="utf-8") as file:
-        json.dump(table, file, indent=1)
     if args.full:
         print("\n| GPT-2 124M, a training step | T=64 | T=1024 |\n|---|---|---|")
         for who, own in table.items():
@@ -182,108 +171,51 @@ def compare_steps(args):
 
 # ---------------------------------------------------------------- two ranks
 
-def lacks(*programs):
-    """What is missing here to start two ranks of these; empty if nothing."""
-    if os.getuid() == 0:
-        os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
-    missing = [name for name in programs if not os.path.exists(name)]
-    return " and ".join(["mpirun"] * (not shutil.which("mpirun")) + missing)
-
-
-def run(ranks, *command):
-    """What a program prints; the first failure ends this one."""
-    launch = ["mpirun", "-n", str(ranks), "--bind-to", "core"] if ranks > 1 else []
-    done = subprocess.run(launch + list(map(str, command)), stdin=subprocess.DEVNULL, check=False,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
-    if done.returncode != 0:
-        sys.exit(f"bench.py: {command[0]}: {(done.stderr.splitlines() or ['failed'])[-1]}")
-    return done.stdout
-
-
-def write_shards(folder, vocabulary):
+def write_shards(folder):
     """Random tokens: only time is measured."""
     for split, n in ("train", 65536), ("val", 16384):
         with open(f"{folder}/x_{split}.bin", "wb") as f:
-            f.write(struct.pack("<256i", 20240520, 1, n, vocabulary, vocabulary - 1, *[0] * 251))
-            f.write(struct.pack(f"<{n}H", *(random.randrange(vocabulary) for _ in range(n))))
+            f.write(struct.pack("<256i", 20240520, 1, n, 50257, 50256, *[0] * 251))
+            f.write(struct.pack(f"<{n}H", *(random.randrange(50257) for _ in range(n))))
 
 
-def events_of(log, kind):
-    with open(log, encoding="utf-8") as f:
-        return [event for event in map(json.loads, f) if event["event"] == kind]
-
-
-def update_ms(work, steps, ranks, *flags):
+def update_ms(work, ranks, *flags):
     """(an update, what of it waits for the other rank): medians, in milliseconds."""
-    run(ranks, TRAINER, "--data", work, *flags, "--steps", steps, "--eval-every", 0,
-        "--eval-tokens", 64, "--log", f"{work}/log", "--overwrite")
-    steps = events_of(f"{work}/log", "step")[1:]             # the first one is a warm-up
-    return [1e3 * median(e[key] for e in steps) for key in ("seconds", "seconds_comm")]
+    launch = ["mpirun", "-n", ranks, "--bind-to", "core"] if ranks > 1 else []
+    command = [*launch, TRAINER, "--data", work, *flags, "--eval-every", 0, "--eval-tokens", 64,
+               "--log", f"{work}/log", "--overwrite"]
+    done = subprocess.run(list(map(str, command)), stdin=subprocess.DEVNULL, check=False,
+                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        sys.exit(f"bench.py: {TRAINER}: {(done.stderr.splitlines() or ['failed'])[-1]}")
+    with open(f"{work}/log", encoding="utf-8") as f:
+        steps = [event for event in map(json.loads, f) if event["event"] == "step"]
+    return [1e3 * median(e[key] for e in steps[1:]) for key in ("seconds", "seconds_comm")]
 
 
 def compare_ranks(args):
     """GPT-2 124M, B=4: two ranks of one thread beside one of two, with overlap and without. At T=64
     the messages are as long as at T=1024, but a step is short."""
-    if lacks(TRAINER):
-        print(f"\ntwo ranks: not measured, there is no {lacks(TRAINER)}")
-        return
+    for program in "mpirun", TRAINER:
+        if not shutil.which(program):
+            print(f"\ntwo ranks: not measured, there is no {program}")
+            return
+    if os.getuid() == 0:
+        os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
     for T, steps, rounds in [(16, 3, 1)] if args.tiny else [(64, 8, 3), (1024, 3, 1)]:
         model = [*(TINY if args.tiny else ["--init", "d12"]), "--seq-len", T, "--batch-tokens", 4*T]
         kinds = [(1, "--threads", 2, "--micro-batch", 4), (2, "--threads", 1, "--micro-batch", 2),
                  (2, "--threads", 1, "--micro-batch", 2, "--no-overlap")]
         with tempfile.TemporaryDirectory(prefix="batchwise.") as work:
-            write_shards(work, 50257)
-            times = [[update_ms(work, steps, ranks, *model, *flags) for ranks, *flags in kinds]
+            write_shards(work)
+            times = [[update_ms(work, ranks, *model, *flags, "--steps", steps)
+                      for ranks, *flags in kinds]
                      for _ in range(rounds)]
         (one, _), (two, waited), (turn, exposed) = [map(median, zip(*kind)) for kind in zip(*times)]
         print(f"\n124M, B=4 T={T}, an update: 1 rank x 2 threads {one:.1f} ms, 2 ranks x 1 thread "
               f"{two:.1f} ms\n  waited for the other rank: {waited:.1f} ms, "
               f"{100 * waited / two:.1f}%; without overlap {exposed:.1f} of {turn:.1f} ms, "
               f"{100 * exposed / turn:.1f}%")
-
-
-# ---------------------------------------------------------------- --plan beside updates
-
-def plan_ms(work, ranks, link, *flags):
-    """The milliseconds of an update that --plan says. It measures the speed of a core itself: for
-    two ranks while a second plan keeps the other core busy."""
-    command = [TRAINER, "--data", work, *map(str, flags), "--plan", "--plan-gpu",
-               f"here,{ranks}" + f",{link}" * (ranks > 1)]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    beside = [subprocess.Popen(command, **quiet) for _ in range(ranks - 1)]
-    run(1, *command, "--log", f"{work}/plan")
-    for process in beside:
-        process.wait()
-    return 1e3 * events_of(f"{work}/plan", "plan")[-1]["seconds_per_step"]
-
-
-def compare_plan(args):
-    """The same model and batch on one rank and on two, with data and with tensor parallelism, each
-    rank with one thread. bench_comm measures the link. Nothing that is planned with comes from the
-    updates that are planned."""
-    link_program = f"{BUILD}/bench_comm"
-    if lacks(TRAINER, link_program):
-        sys.exit(f"bench.py: plan: there is no {lacks(TRAINER, link_program)}")
-    T, model = (16, TINY) if args.tiny else (256, SMALL)
-    model = [*model, "--seq-len", T, "--batch-tokens", 8*T, "--threads", 1]
-    planned, measured = ({name: [] for name, *_ in MIXTURES} for _ in "pm")
-    with tempfile.TemporaryDirectory(prefix="batchwise.") as work:
-        write_shards(work, 257)
-        for _ in range(1 if args.tiny else 5):
-            link = json.loads(run(2, link_program))["link"]
-            for name, ranks, *flags in MIXTURES:
-                planned[name].append(plan_ms(work, ranks, link, *model, *flags))
-                measured[name].append(update_ms(work, 4 if args.tiny else 8, ranks, *model,
-                                                *flags)[0])
-    print(f"\nan update of {8 * T} tokens; the link between two ranks: {link}\n\n"
-          f"{'mixture':15} {'planned ms':>10} {'measured ms':>12} {'ratio':>7}")
-    planned, measured = ({name: median(all_) for name, all_ in times.items()}
-                         for times in (planned, measured))
-    for name in planned:
-        print(f"{name:15} {planned[name]:10.2f} {measured[name]:12.2f} "
-              f"{planned[name] / measured[name]:7.2f}")
-    for what, times in ("planned", planned), ("measured", measured):
-        print(f"{what} order: {' '.join(sorted(times, key=times.get))}")
 
 
 # ---------------------------------------------------------------- the GPU
@@ -330,10 +262,10 @@ def compare_gpu():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parts = {"ranks": compare_ranks, "steps": compare_steps, "plan": compare_plan}
+    parts = {"ranks": compare_ranks, "steps": compare_steps}
     parser.add_argument("--full", action="store_true", help="GPT-2 124M, and bf16")
     parser.add_argument("--only", choices=parts, help="one part")
-    parser.add_argument("--tiny", action="store_true", help="ranks and plan: to test this script")
+    parser.add_argument("--tiny", action="store_true", help="ranks: to test this script")
     parser.add_argument("--gpu", action="store_true", help="PyTorch on a GPU")
     args = parser.parse_args()
     os.chdir(ROOT)

@@ -11,71 +11,48 @@ tales; otherwise it is the validation loss. Seconds are those of the updates, wi
 """
 import argparse
 import os
-from collections import namedtuple
+import sys
 
 from runlog import Run, events_of, fail
 
-# Okabe and Ito's palette, safe for colour-blind readers, without its yellow, which is faint on
-# white. Markers distinguish the runs in black and white.
-COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
-MARKERS = ["o", "s", "^", "D", "v", "P", "X"]
+sys.path.insert(1, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lab", "experiments"))
+import lab
+
 AXES = {"tokens": "tokens trained on", "steps": "updates", "seconds": "seconds of training"}
 
 
-# ---------------------------------------------------------------- reading a log
-
-class Curves:
-    """Of a run: a Curve for each field that may be drawn."""
+class Losses:
+    """Of a run: {field: [({axis: x}, loss)]}, and {field: its floor}."""
 
     def __init__(self, path):
         self.name = os.path.basename(os.path.normpath(path))
-        self.train, self.whole, self.val = Curve("loss"), Curve("whole_loss"), Curve("val_loss")
-        self.val_floor = self.whole_floor = None
-        run, seconds = Run(path), 0.0
+        self.of = {"whole_loss": [], "val_loss": [], "loss": []}
+        self.floors, run, seconds = {}, Run(path), 0.0
         for event in events_of(run):
-            self.val_floor = event.get("floor", self.val_floor)
-            self.whole_floor = event.get("whole_floor") or self.whole_floor
+            self.floors["val_loss"] = self.floors["loss"] = event.get(
+                "floor", self.floors.get("loss"))
+            self.floors["whole_loss"] = event.get("whole_floor") or self.floors.get("whole_loss")
             if event["event"] == "step":
                 seconds += event.get("seconds") or 0.0
-            if event["event"] in ("step", "eval"):
-                for curve in self.train, self.whole, self.val:
-                    curve.add(event, seconds)
-        if not self.shown()[0].y:
+            for field in self.of if event["event"] in ("step", "eval") else []:
+                if event.get(field) is not None:             # finite, and measured
+                    at = {"tokens": event["tokens"], "steps": event["step"], "seconds": seconds}
+                    self.of[field].append((at, event[field]))
+        if not any(self.of.values()):
             fail(f"{run.path}: holds no loss yet; wait for the first update")
 
     def shown(self):
-        """The evaluation curve to draw for the run, and its floor."""
-        if self.whole.y:
-            return self.whole, self.whole_floor
-        return (self.val if self.val.y else self.train), self.val_floor
-
-
-class Curve:
-    """x is a dict with one list for each name in AXES."""
-
-    def __init__(self, field):
-        self.field, self.x, self.y = field, {axis: [] for axis in AXES}, []
-
-    def add(self, event, seconds):
-        if event.get(self.field) is None:                    # not finite, or not measured
-            return
-        for axis, value in zip(AXES, (event["tokens"], event["step"], seconds)):
-            self.x[axis].append(value)
-        self.y.append(event[self.field])
+        """The field to draw in bold: the first that was measured."""
+        return next(field for field, points in self.of.items() if points)
 
 
 def read_runs(paths):
-    runs = [Curves(path) for path in paths]
+    runs = [Losses(path) for path in paths]
     names = [run.name for run in runs]
     for run, path in zip(runs, paths):                       # a/log.jsonl b/log.jsonl, x/run y/run
         if names.count(run.name) > 1 or run.name == "log.jsonl":
             run.name = os.path.normpath(path)
     return runs
-
-
-# ---------------------------------------------------------------- drawing
-
-Label = namedtuple("Label", "y text colour marker")         # at the right end of a curve
 
 
 def smooth(values, decay):
@@ -88,98 +65,33 @@ def smooth(values, decay):
     return out
 
 
-def draw_run(ax, run, colour, marker, args):
-    """Draws the run's curves; returns the label for their end."""
-    curve, _ = run.shown()
-    y, name = smooth(run.train.y, args.ema), run.name
-    ax.plot(run.train.x[args.x], y, color=colour, linewidth=1.0, alpha=0.5, zorder=2)
-    if curve is run.train:                                   # no evaluation: a marker at its end
-        name += " (training)"
-        ax.plot(curve.x[args.x][-1:], y[-1:], color=colour, marker=marker, zorder=3)
-    else:
-        y = curve.y                                          # markers evenly along the line
-        ax.plot(curve.x[args.x], y, color=colour, linewidth=2.0, zorder=3, marker=marker,
-                markersize=6.5, markeredgecolor="white", markeredgewidth=0.6, markevery=0.06)
-    return Label(y[-1], f"{name}  {y[-1]:.3f}", colour, marker)
+def curves_of(run, i, args):
+    """Of run i: the smoothed training loss, and over it what was evaluated."""
+    x = {field: [at[args.x] for at, _ in points] for field, points in run.of.items()}
+    y = {field: [loss for _, loss in points] for field, points in run.of.items()}
+    y["loss"], field = smooth(y["loss"], args.ema), run.shown()
+    own = {"color": lab.COLOURS[i % len(lab.COLOURS)], "linestyle": "-"}
+    faint = lab.Curve(None, x["loss"], y["loss"], look={
+        **own, "marker": "", "linewidth": 1.0, "alpha": 0.5})
+    words = f"{run.name}{' (training)' * (field == 'loss')}  {y[field][-1]:.3f}"
+    bold = lab.Curve(words, x[field], y[field], look={
+        **own, "marker": lab.MARKERS[i % len(lab.MARKERS)], "linewidth": 2.0, "markevery": 0.06})
+    return [faint, bold]
 
 
-def draw_labels(ax, labels):
-    """Labels at the right edge, each at its curve's end, moved apart where they would overlap."""
-    low, high = ax.get_ylim()
-    gap = (high - low) * 0.05                                # the height of a line of text
-    place = low - gap
-    across = ax.get_yaxis_transform()                        # x in widths of the axes, y in data
-    for label in sorted(labels):
-        place = max(label.y, place + gap)
-        ax.plot([1.0, 1.02], [label.y, place], color=label.colour, linewidth=0.7,
-                transform=across, clip_on=False)
-        ax.plot([1.035], [place], color=label.colour, marker=label.marker, markersize=6.5,
-                transform=across, clip_on=False)
-        ax.text(1.055, place, label.text, transform=across, va="center", fontsize=9)
-    ax.set_ylim(low, high)
+def draw(runs, args):
+    curves = [curve for i, run in enumerate(runs) for curve in curves_of(run, i, args)]
+    every = [x for curve in curves for x in curve.x]
+    floors = [run.floors[run.shown()] for run in runs]
+    for words in dict.fromkeys(f"{floor:.3f}" for floor in floors if floor is not None):
+        curves.append(lab.Curve(f"floor  {words}: no model can do better", [min(every), max(every)],
+                                [float(words)] * 2, look={"color": "black", "marker": "",
+                                                          "linestyle": "--"}))
+    return lab.panels([{
+        "curves": curves, "x": AXES[args.x], "y": "loss (nats a token)",
+        "log": (10 if args.log_x else None, None),
+        "legend": f"bold: validation; faint: training (EMA {args.ema:g})"}], "", (8, 4.8))
 
-
-def draw_legend(ax, runs, floors, ema):
-    """Explains the kinds of line; the runs are labelled at the ends of their curves."""
-    from matplotlib.lines import Line2D
-    grey, kinds = "#444444", []
-    shown = {run.shown()[0].field for run in runs} - {"loss"}
-    if shown:
-        text = {"whole_loss": "validation, whole tales", "val_loss": "validation"}.get(
-            "".join(shown), "validation (whole tales if any)")
-        kinds.append(Line2D([], [], color=grey, linewidth=2, marker="o", markersize=6,
-                            markeredgecolor="white", label=text))
-    if any(run.train.y for run in runs):
-        kinds.append(Line2D([], [], color=grey, linewidth=1, alpha=0.5,
-                            label=f"training (EMA {ema:g})" if ema else "training"))
-    if floors:
-        kinds.append(Line2D([], [], color="black", linewidth=1.2, linestyle="--",
-                            label="entropy floor: no model can do better"))
-    ax.legend(handles=kinds, frameon=False, fontsize=9, ncol=3, loc="lower left",
-              bbox_to_anchor=(0.0, 1.0), borderaxespad=0.2)
-
-
-def draw(plt, runs, args):
-    from matplotlib.ticker import EngFormatter
-    figure, ax = plt.subplots(figsize=(8, 4.8), layout="constrained")
-    labels = [draw_run(ax, run, COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)], args)
-              for i, run in enumerate(runs)]
-    floors = {f"{floor:.3f}": floor for _, floor in map(Curves.shown, runs) if floor is not None}
-    for text, floor in floors.items():
-        ax.axhline(floor, color="black", linewidth=1.2, linestyle="--", zorder=1)
-        labels.append(Label(floor, f"floor  {text}", "black", "None"))
-    ax.set_xscale("log" if args.log_x else "linear")
-    ax.xaxis.set_major_formatter(EngFormatter(sep=""))
-    ax.set_xlabel(AXES[args.x])
-    ax.set_ylabel("loss (nats a token)")
-    ax.grid(True, color="#dddddd", linewidth=0.6)
-    ax.spines[["top", "right"]].set_visible(False)
-    draw_labels(ax, labels)
-    draw_legend(ax, runs, floors, args.ema)
-    return figure
-
-
-def find_matplotlib():
-    try:
-        import matplotlib
-    except ImportError:
-        fail("needs matplotlib; apt-get install python3-matplotlib and run /usr/bin/python3, "
-             "or pip install matplotlib")
-    matplotlib.use("Agg")                                    # no window, no display
-    matplotlib.rcParams["svg.hashsalt"] = "batchwise"
-    import matplotlib.pyplot as plt
-    return plt
-
-
-def save(figure, path):
-    metadata = {"Date": None} if path.lower().endswith(".svg") else None     # the same bytes again
-    try:
-        figure.savefig(path, dpi=150, metadata=metadata)
-    except OSError as error:
-        fail(f"--out {path}: {error.strerror.lower()}")
-
-
-# ---------------------------------------------------------------- command line
 
 def read_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -199,8 +111,14 @@ def read_arguments():
 
 def main():
     args = read_arguments()
-    plt = find_matplotlib()
-    save(draw(plt, read_runs(args.runs), args), args.out)
+    try:
+        figure = draw(read_runs(args.runs), args)
+        figure.savefig(args.out, dpi=150)
+    except ImportError:
+        fail("needs matplotlib; apt-get install python3-matplotlib and run /usr/bin/python3, "
+             "or pip install matplotlib")
+    except OSError as error:
+        fail(f"--out {args.out}: {error.strerror.lower()}")
 
 
 if __name__ == "__main__":

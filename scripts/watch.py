@@ -46,7 +46,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self.headers.get("Host", "").split(":")[0] not in ("127.0.0.1", "localhost"):
             self.send_error(403)                             # a page from elsewhere may not read it
         elif path == "/":
-            self.answer("text/html; charset=utf-8", PAGE)
+            with open(CHART, encoding="utf-8") as f:
+                self.answer("text/html; charset=utf-8", PAGE.replace("/*CHART*/", f.read()))
         elif path == "/news":
             version, _, known = at.partition(".")
             with self.lock:
@@ -89,8 +90,7 @@ h1 { font-size: 1.2rem; margin: 0; overflow-wrap: anywhere; }
 h2 { font-size: 1rem; margin: .8rem 0 0; }
 svg { width: 100%; height: 24rem; font: 12px system-ui, sans-serif; display: block; }
 svg text { fill: currentColor; } .grid { stroke: #8886; fill: none; }
-.floor { stroke: currentColor; stroke-dasharray: 6 4; fill: none; }
-.loss { stroke: #2a8fd0; fill: none; stroke-linejoin: round; } circle { fill: #2a8fd0; }
+.level { stroke: currentColor; stroke-dasharray: 6 4; fill: none; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: 0 .8rem; margin: .4rem 0; }
 dt { padding-left: .3rem; } dd { margin: 0; font-variant-numeric: tabular-nums; }
 #bar { display: flex; height: .8rem; margin: .5rem 0; }
@@ -109,10 +109,9 @@ pre { white-space: pre-wrap; overflow-wrap: anywhere; background: #8882; padding
 <div id="samples"></div>
 <noscript>This page needs JavaScript.</noscript>
 <script>
-"use strict";
+/*CHART*/
 const FIELDS = /*FIELDS*/;
 const PARTS = { compute: "#44618a", optimizer: "#8fa6c8", data: "#c9a227", comm: "#b5651d" };
-const $ = id => document.getElementById(id);
 let run = blank(0);
 
 // ---- what a run has said ----
@@ -150,12 +149,6 @@ function hear(said) {
 
 // ---- numbers as words ----
 
-function brief(x) {
-  for (const [size, letter] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]])
-    if (x >= 0.9995 * size) return Number((x / size).toPrecision(3)) + letter;
-  return String(Number(x.toPrecision(3)));
-}
-
 function span(seconds) {
   if (seconds < 90) return seconds.toFixed(seconds < 10 ? 1 : 0) + " s";
   if (seconds < 5400) return (seconds / 60).toFixed(0) + " min";
@@ -173,69 +166,31 @@ function state() {
 
 // ---- the chart ----
 
-// A scale from values to pixels, and round values on it.
-function scale(low, high, log, from, to, most) {
-  const f = log ? Math.log : x => x, ticks = [];
-  const at = x => from + (to - from) * (f(x) - f(low)) / (f(high) - f(low));
-  if (log && high / low > 4)
-    for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power++)
-      for (const digit of [1, 2, 5]) ticks.push(digit * 10 ** power);
-  else {
-    const power = 10 ** Math.floor(Math.log10((high - low) / most));
-    const step = power * [1, 2, 5, 10].find(times => (high - low) / (power * times) <= most);
-    for (let i = Math.ceil(low / step); i * step <= high; i++) ticks.push(i * step);
-  }
-  return { at, ticks: ticks.filter(x => x >= low && x <= high) };
-}
-
-// The means of points within three pixels: a training loss is noisy.
-function means(points, at) {
+// The means of points that are close: a training loss is noisy.
+function means(points, most) {
   const bins = new Map();
-  for (const p of points) {
-    const bin = Math.round(at(p) / 3), seen = bins.get(bin) ?? { pixel: 0, sum: 0, n: 0 };
-    seen.pixel += at(p), seen.sum += p.y, seen.n++;
+  for (const [x, y] of points) {
+    const bin = Math.round(300 * x / most), seen = bins.get(bin) ?? { x: 0, y: 0, n: 0 };
+    seen.x += x, seen.y += y, seen.n++;
     bins.set(bin, seen);
   }
-  return [...bins.values()].map(b => [b.pixel / b.n, b.sum / b.n]);
+  return [...bins.values()].map(b => [b.x / b.n, b.y / b.n]);
 }
 
 function draw() {
-  const svg = $("chart"), right = svg.clientWidth - 12, bottom = svg.clientHeight - 38;
-  const left = 40, top = 12, axis = $("x").value, { floor } = run, parts = [];
-  const text = (x, y, words, how = 'text-anchor="middle"') =>
-    parts.push(`<text x="${x}" y="${y}" ${how}>${words}</text>`);
-  const line = (points, how) => points.length && parts.push(
-    `<path d="M${points.map(p => p.map(v => v.toFixed(1)).join(" ")).join("L")}" ${how}/>`);
-  const largest = [...run.train, ...run.evals].reduce((most, p) => Math.max(most, p[axis]), 0) || 1;
-  const x = scale(0, largest, false, left, right, Math.max(2, right / 130));
-  const curve = means(run.train, p => x.at(p[axis]));
-  const seen = [...curve.map(p => p[1]), ...run.evals.map(p => p.y)];
-  if (!seen.length) text(right / 2, bottom / 2, "waiting for the first update");
-  else {
-    if (floor !== null) seen.push(floor);
-    const low = seen.reduce((a, b) => Math.min(a, b)), high = seen.reduce((a, b) => Math.max(a, b));
-    const y = scale(low > 0 ? low * 0.93 : low - 0.1, high > low ? high * 1.03 : high + 0.1,
-                    low > 0, bottom, top, 6);
-    for (const value of y.ticks) {
-      line([[left, y.at(value)], [right, y.at(value)]], 'class="grid"');
-      text(left - 6, y.at(value) + 4, brief(value), 'text-anchor="end"');
-    }
-    for (const value of x.ticks) {
-      line([[x.at(value), top], [x.at(value), bottom]], 'class="grid"');
-      text(x.at(value), bottom + 16, brief(value));
-    }
-    text((left + right) / 2, bottom + 34, $("x").selectedOptions[0].text);
-    if (floor !== null) {
-      line([[left, y.at(floor)], [right, y.at(floor)]], 'class="floor"');
-      text(left + 6, y.at(floor) - 6, `floor ${floor.toFixed(3)}: no model can do better`, "");
-    }
-    const marks = run.evals.map(p => [x.at(p[axis]), y.at(p.y)]);
-    line(curve.map(([pixel, loss]) => [pixel, y.at(loss)]),
-         'class="loss" stroke-width="1.3" opacity="0.55"');
-    line(marks, 'class="loss" stroke-width="2.4"');
-    for (const [px, py] of marks) parts.push(`<circle cx="${px}" cy="${py}" r="3.5"/>`);
-  }
-  svg.innerHTML = parts.join("");
+  const axis = byId("x").value, { floor } = run, color = "#2a8fd0";
+  const [train, evals] = [run.train, run.evals].map(all => all.map(p => [p[axis], p.y]));
+  const xMost = [...train, ...evals].reduce((most, p) => Math.max(most, p[0]), 0) || 1;
+  const curve = means(train, xMost), seen = [...curve, ...evals].map(p => p[1]);
+  if (!seen.length) seen.push(1);
+  if (floor !== null) seen.push(floor);
+  const low = seen.reduce((a, b) => Math.min(a, b)), high = seen.reduce((a, b) => Math.max(a, b));
+  const room = 0.1 * (high - low || 1);
+  chart(byId("chart"), {
+    lines: [{ points: curve, color, faint: true }, { points: evals, color, dots: true }],
+    xMost, xLabel: byId("x").selectedOptions[0].text, yLabel: "loss", low: low - room,
+    high: high + room, level: floor !== null && {
+      y: floor, words: `floor ${floor.toFixed(3)}: no model can do better` } });
 }
 
 // ---- below it ----
@@ -258,23 +213,23 @@ function show() {
   if (seen) facts.push(["validation", seen.y.toFixed(4) + floor]);
   if (from !== to) facts.push(["speed",
     `${brief((to.tokens - from.tokens) / (to.seconds - from.seconds))} tokens a second`]);
-  $("bar").replaceChildren();
+  byId("bar").replaceChildren();
   for (const [part, colour] of Object.entries(PARTS).filter(([part]) => run.spent[part] > 0)) {
     const share = (100 * run.spent[part] / total).toFixed(1);
     facts.push([part, `${span(run.spent[part])}, ${share}%`, `border-left:.7rem solid ${colour}`]);
-    element("span", $("bar"), "").style = `width:${share}%;background:${colour}`;
+    element("span", byId("bar"), "").style = `width:${share}%;background:${colour}`;
   }
-  $("facts").replaceChildren();
+  byId("facts").replaceChildren();
   for (const [name, words, style] of facts) {
-    element("dt", $("facts"), name).style = style ?? "";
-    element("dd", $("facts"), words);
+    element("dt", byId("facts"), name).style = style ?? "";
+    element("dd", byId("facts"), words);
   }
-  $("samples").replaceChildren();
+  byId("samples").replaceChildren();
   for (const sample of run.samples.slice(-5).reverse()) {
-    element("h2", $("samples"), `Sample after update ${sample.step}`);
-    element("pre", $("samples"), sample.text || "(nothing)");
+    element("h2", byId("samples"), `Sample after update ${sample.step}`);
+    element("pre", byId("samples"), sample.text || "(nothing)");
   }
-  $("name").textContent = document.title = run.name;
+  byId("name").textContent = document.title = run.name;
   draw();
 }
 
@@ -283,21 +238,23 @@ function show() {
 async function poll() {
   try {
     hear(await (await fetch(`/news?${run.version}.${run.known}`)).json());
-    $("link").hidden = true;
+    byId("link").hidden = true;
     show();
   } catch (error) {
     if (!(error instanceof TypeError)) throw error;          // fetch failed
-    $("link").hidden = false;
+    byId("link").hidden = false;
   }
   setTimeout(poll, 1000);
 }
 
-$("x").addEventListener("input", draw);
+byId("x").addEventListener("input", draw);
 addEventListener("resize", draw);
 poll();
 </script>
 </html>
 """.replace("/*FIELDS*/", json.dumps(FIELDS))
+CHART = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "dev", "web",
+                     "chart.js")
 
 
 # ---------------------------------------------------------------- CSV, and the command line

@@ -49,7 +49,6 @@ if command -v "$python" > /dev/null; then
     says "| batchwise | 0.01 s | 0.01 s |"
     says "| PyTorch 1.13.0 fp32 | 0.03 s, 2.5 times | 0.03 s, 2.5 times |"
     says "| llm.c | 0.03 s, 3.0 times |  |"
-    grep -q "\[ *$" "$dir/fake/bench.json" || note "no bench.json"
     BUILD=$dir/fake PYTHONS=$dir/fake/python "$python" scripts/bench.py --gpu > "$dir/said" 2>&1
     says "          8     40.000     204800   2.00"
     end bench_compares
@@ -57,23 +56,13 @@ else
     skip bench_compares "needs python3"
 fi
 
-# All mixtures are planned and measured, and their ratio is that of the two numbers.
-if command -v mpirun "$python" > /dev/null && [ -x "$build/bench_comm" ] &&
-    [ -x "$mpi_train" ]; then
-    for part in ranks plan; do
-        "$python" scripts/bench.py --only $part --tiny > "$dir/$part" 2>&1 ||
-            note "$part: $(tail -n 1 "$dir/$part")"
-    done
-    mv "$dir/plan" "$dir/said"
-    says "planned order:"
-    awk '$1 ~ /^(one|data|tensor)_/ && NF == 4 && $2 > 0 && $3 > 0 {      # each is rounded to 0.01
-             r = $2 / $3; d = r - $4; n += (d < 0 ? -d : d) < 0.0051 + 0.0051 * (1 + r) / $3 }
-         END { exit n != 7 }' "$dir/said" || note "ratios are not planned / measured"
-    grep -qE 'waited .*: [0-9.]+ ms, .* without overlap [0-9.]+ of [0-9.]+ ms' "$dir/ranks" ||
-        note "ranks: $(tail -n 1 "$dir/ranks")"
-    end bench_measures_two_ranks_and_plans
+if command -v mpirun "$python" > /dev/null && [ -x "$mpi_train" ]; then
+    "$python" scripts/bench.py --only ranks --tiny > "$dir/said" 2>&1 || note "$(tail -n 1 "$dir/said")"
+    grep -qE 'waited .*: [0-9.]+ ms, .* without overlap [0-9.]+ of [0-9.]+ ms' "$dir/said" ||
+        note "ranks: $(tail -n 1 "$dir/said")"
+    end bench_measures_two_ranks
 else
-    skip bench_measures_two_ranks_and_plans "needs make build/train_gpt2-mpi build/bench_comm"
+    skip bench_measures_two_ranks "needs make build/train_gpt2-mpi"
 fi
 
 # The GPU's, on the emulator: B=2, T=16, C=32, V=200, two layers. Floors of products are FLOP.

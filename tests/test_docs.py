@@ -1,14 +1,12 @@
 #!/usr/bin/env python3
 """What the pages claim about the source: links resolve; files, flags and targets that they name
-exist; README is short, and its sections, its counts and the numbers of its answer hold. The lessons
-have further tests of their own, in test_lessons.py.
+exist; README is short, and its sections hold. The lessons have further tests of their own, in
+test_lessons.py; the numbers of its answer are in test_lab_kept.py.
 
     tests/test_docs.py [NAME...]         the tests of these names only
 """
-import glob
 import os
 import re
-import statistics
 import subprocess
 import sys
 
@@ -16,13 +14,9 @@ sys.dont_write_bytecode = True
 import testing
 from testing import ROOT, read
 
-sys.path[1:1] = testing.LAB_ROOMS
-import kept
-
 README_WORDS = 1500                    # as wc -w counts them
 # Another project's, a name that stands for any, and the reader's own.
 ELSEWHERE = {"llm.c", "mine.c"}
-IN_WORDS = {14: "fourteen", 15: "fifteen", 16: "sixteen", 19: "nineteen"}
 
 
 def files_of(*patterns):
@@ -101,48 +95,6 @@ def test_sections_and_lines_are_as_readme_says():
     lines = read("train_gpt2.cu").count("\n")
     assert abs(lines - about) <= about / 10, \
         f"README.md: train_gpt2.cu has {lines} lines, not about {about}"
-
-
-def chosen(label, table, value, **where):
-    """The one column of the rows of a laboratory's table that have these values."""
-    return [row[value] for row in kept.only(kept.table(label, table), **where)]
-
-
-def table_of(text):
-    """The rows of batch size, updates, tokens and seconds."""
-    return re.findall(r"^\| (?:batch size|[\d,]+ \|).*$", text, re.M)
-
-
-def test_answer_quotes_what_was_measured():
-    """README's answer against the results of experiments 2, 4, 6, 8 and 10, and its table against
-    the laboratory's, whose numbers test_lab_kept.py holds."""
-    answer = PAGES["README.md"].split("## Why train on many GPUs")[1].split("\n## ")[0]
-    rows = table_of(answer)
-    assert len(rows) == 6 and rows == table_of(PAGES["scripts/lab/README.md"])[:6], rows
-    answer = " ".join(answer.split("![")[0].split("\n", 1)[1].split())
-    critical = [row["value"] for row in kept.table("02_size", "numbers")
-                if "after 1,048,576 tokens: B_crit" in row["what"]]
-    sizes = [f"{n / 1e6:.1f}" for n in sorted(set(
-        chosen("04_one_device", "line", "parameters", threads=1)))[1:]]
-    race = {method: statistics.geometric_mean(
-        chosen("06_bandwidth", "race", "seconds_to_target", mbit_s=25, method=method))
-            for method in ("one", "parallel")}
-    days, = chosen("08_fits", "days", "modelled_days", model="1.6B", gpus=1, fits=1)
-    one, _, most = (min(float(x) for x in column if x.strip())
-                    for column in list(zip(*(row.split("|") for row in rows[1:])))[4:7])
-    for words in [f"{sizes[-1]} million parameters", f"{days:.1f} days",
-                  f"{min(critical):,.0f} to {max(critical):,.0f} tokens",
-                  f"{race['parallel'] / race['one']:.1f} times as long",
-                  f"{one / most:.1f} times as fast, for {16 * most / one:.1f} times the worker-s"]:
-        assert words in answer, f"README.md: the answer does not say: {words}"
-
-
-def test_lessons_are_as_many_as_pages_say():
-    lessons = len(glob.glob(os.path.join(ROOT, "dev", "lessons", "[0-9][0-9]_*.md")))
-    for page in ["README.md", "dev/lessons/README.md"]:
-        counts = re.findall(r"\b(\w+teen) lessons", PAGES[page], re.I)
-        assert counts and {word.lower() for word in counts} == {IN_WORDS[lessons]}, \
-            f"{page}: there are {lessons} lessons, not {counts}"
 
 
 if __name__ == "__main__":

@@ -66,18 +66,6 @@ def test_knee_table():
         near(p["tokens_median"], batch * p["updates_median"])
 
 
-def test_local_table():
-    """Branches of fresh seeds at the rates that seed 1 chose."""
-    points = {(p["seq_len"], p["seed"], p["batch_tokens"]): p
-              for p in TINY.table("02_local", "local_points")}
-    assert sorted(points) == [(32, s, b) for s in (3, 4) for b in (64, 256)] + [
-        (64, 3, b) for b in (64, 256)], points
-    tuned = {(p["seq_len"], p["batch_tokens"]): p for p in TINY.table("02_local", "tuned")}
-    for (length, _, batch), p in points.items():
-        assert p["lr_times"] == tuned[length, batch]["lr_times"], p
-    assert not any("_s2_" in run for run in runs_of("02_local"))
-
-
 # ---- 3 ----
 
 def test_small_table():
@@ -96,26 +84,6 @@ def test_small_table():
         assert any(f"b{row['batch_sequences']:.0f}" == batch
                    and abs(row["val_loss"] - by_seed["s2"][rate]) < 1e-6 for row in best), by_seed
     assert len(best) == len(found) == 5
-
-
-# ---- 4 ----
-
-def test_device_seconds():
-    """A setting's seconds are, in each block, the lower quartile of its updates."""
-    made, blocks = {}, {}
-    for run in runs_of("04_one_device"):
-        if run.startswith(("control_", "uneven_")):
-            continue
-        steps = TINY.log("04_one_device", run, "step")[2:]
-        start, = TINY.log("04_one_device", run, "start")
-        setting = (start["threads_used"], start["micro_batch"] * 32, start["batch_tokens"])
-        made.setdefault(setting, []).append(sorted(s["seconds"] for s in steps)[len(steps) // 4])
-    for row in TINY.table("04_one_device", "seconds"):
-        tokens = row["micro_batch_tokens"]
-        setting = row["threads"], tokens, tokens * row["accumulation"]
-        blocks.setdefault(setting, []).append(row["seconds"])
-        assert any(abs(row["seconds"] - x) <= 1e-6 * x for x in made[setting]), (row, made[setting])
-    assert {len(of) for of in blocks.values()} == {2} and len(blocks) == len(made), blocks
 
 
 # ---- 7 ----

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# The scripts that a user starts: each says how, parses, and the recipes run from end to end. That
-# happens in a copy of the tree with few updates, so what lies in data/ and out/ stays as it is.
-# TRAIN and PREPARE name other binaries.
+# The scripts that a user starts: the recipes run from end to end, in a copy of the tree with few
+# updates, so what lies in data/ and out/ stays as it is. TRAIN and PREPARE name other binaries.
 . "$(dirname "$0")/tools.sh"
 data=${BATCHWISE_DATA:-}
 for place in ../shared/data data; do
@@ -44,42 +43,17 @@ logged() { values "$1" "$2" "$dir/tree/$3" | xargs; }
 
 # ---- every script ----
 
-# Without a first line that names an interpreter a file is there to be sourced, or imported.
-parses() {
-    case $(head -n 1 "$1") in
-        '#!/usr/bin/env bash') bash -n "$1" ;;
-        '#!/bin/sh' | '# '*) sh -n "$1" ;;
-        '#!/usr/bin/env python3' | '"""'*)
-            ! command -v python3 > /dev/null ||
-                python3 -c 'import ast, sys; ast.parse(open(sys.argv[1]).read())' "$1" ;;
-        *) echo "its first line is $(head -n 1 "$1")" >&2; return 1 ;;
-    esac 2> "$dir/stderr"
-}
-opening() {                                 # its first comment, or docstring
-    case $1 in
-        *.py) sed -n '/"""/,/"""/p' "$1" | awk '{ print } /"""/ && n++ { exit }' ;;
-        *) sed '/^[^#]/,$d; /^$/,$d' "$1" ;;
-    esac
-}
-found=0
-for script in $(find scripts dev/data dev/build_up -name '*.sh' -o -name '*.py') \
-              $(find scripts -type f -perm -u+x ! -name '*.sh' ! -name '*.py'); do
-    found=$((found + 1))
-    parses "$script" || note "$script: does not parse: $(cat "$dir/stderr")"
-    [ "$(head -c 3 "$script")" = '"""' ] ||
-        opening "$script" | grep -qE "$(basename "$script")|\`make [a-z]+" ||
-        note "$script: its first comment does not say how to start it"
-    if [[ $script = *.sh ]] && grep -qE "awk|printf '[^']*%[.0-9]*[fg]" "$script"; then
-        grep -qE '^export LC_ALL=C' "$script" ||
-            note "$script: computes with the user's decimal comma"
-    fi
+for script in $(find scripts dev/data dev/build_up -name '*.sh' -o -name '*.py'); do
     case $(head -c 2 "$script") in
         '#!') [ -x "$script" ] || note "$script: not executable" ;;
         *) [ ! -x "$script" ] || note "$script: executable, but names no interpreter" ;;
     esac
+    if [[ $script = *.sh ]] && grep -qE "awk|printf '[^']*%[.0-9]*[fg]" "$script"; then
+        grep -qE '^export LC_ALL=C' "$script" ||
+            note "$script: computes with the user's decimal comma"
+    fi
 done
-[ $found -ge 9 ] || note "only $found scripts found"
-end scripts_say_how_and_parse
+end scripts_are_executable_and_have_a_point
 
 # ---- the recipes ----
 
@@ -135,19 +109,6 @@ same "channels" "$(logged start channels out/shakespeare)" 128
 same "make" "$(cat "$dir/made")" "make -s"
 refused "put it at data/tinyshakespeare.txt" scripts/shakespeare.sh --steps 3
 end scripts_shakespeare
-
-mpi_train=${TRAIN_MPI:-${BUILD:-build}/train_gpt2-mpi}
-if command -v mpirun > /dev/null && [ -x "$mpi_train" ]; then
-    mkdir -p "$dir/tree/build" && cp "$mpi_train" "$dir/tree/build/"
-    good STEPS=40 scripts/diloco.sh --quick
-    same "rows" "$(grep -cE '^\| (data parallel|DiLoCo, H=20) \| [24]e-3 ' "$dir/stdout")" 2
-    says "^DiLoCo's loss: [+-][0-9.]+% relative to data parallel, which sent 2[01]\.[0-9] times"
-    good STEPS=40 scripts/diloco.sh --quick
-    ! grep -q '^data_parallel' "$dir/stdout" || note "a run that was done is done again"
-    end scripts_diloco
-else
-    skip scripts_diloco "needs mpirun and build/train_gpt2-mpi"
-fi
 
 refused "put it at data/gpt2/config.json" scripts/shakespeare.sh --finetune --steps 3
 [ ! -e "$dir/tree/out/finetune_shakespeare" ] || note "an output without a model"

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The laptop speedrun's verifier, on a tiny model: what it refuses, that every entry in
-dev/speedrun keeps the rules, and that a loss which was not reached does not count.
+"""The laptop speedrun's verifier, on a tiny model: every entry in dev/speedrun applies, its patch is
+in force, and a loss which was not reached does not count.
 
     tests/test_speedrun.py [NAME...]
 """
@@ -26,19 +26,15 @@ FLAGS = ("--layers 1 --heads 1 --channels 16 --seq-len 32 --micro-batch 32 --tok
          "--lr 1e-2 --eval-every 0 --eval-tokens 32 --save-every 0")
 
 
-def entry(name, command, *changes):
-    """An entry in a folder of its own; changes: (file, text before, text after)."""
-    patch = ""
-    for path, before, after in changes:
-        old = read(path) if os.path.exists(os.path.join(ROOT, path)) else ""
-        assert before in old, f"{path} lacks {before}"
-        source = f"a/{path}" if old else "/dev/null"
-        patch += "".join(difflib.unified_diff(
-            old.splitlines(True), old.replace(before, after, 1).splitlines(True), source,
-            f"b/{path}"))
+def entry(name, command, path=None, before="", after=""):
+    """An entry in a folder of its own, with a patch of one file or none."""
+    old = read(path) if path else ""
+    patch = "".join(difflib.unified_diff(
+        old.splitlines(True), old.replace(before, after, 1).splitlines(True), f"a/{path}",
+        f"b/{path}"))
     with open(os.path.join(TMP, name + ".entry"), "w", encoding="utf-8") as f:
         f.write(command + "\n" + patch)
-    return name
+    return verify.Entry(name)
 
 
 def refused(words, action, *args):
@@ -50,20 +46,6 @@ def refused(words, action, *args):
         raise AssertionError(f"nothing is refused for '{words}'")
 
 
-def patched(name):
-    """Applies an entry's patch to a copy of the source, as the verifier does, and checks it."""
-    plain = os.path.join(TMP, "plain")
-    if not os.path.exists(plain):
-        verify.copy_source(plain)
-    verify.patch(verify.Entry(name), plain, tempfile.mkdtemp(dir=TMP))
-
-
-def of_speedrun(*names):
-    """Copies entries of dev/speedrun to where the verifier looks."""
-    for name in names:
-        shutil.copy(os.path.join(SPEEDRUN, name + ".entry"), TMP)
-
-
 def test_speedrun_baseline_is_make_run():
     flags = re.findall(r"--[a-z0-9-]+ [^ \n]+", read("dev", "speedrun", "baseline.entry"))
     recipe = read("scripts", "tales.sh").replace("$tokens", "6000000").replace('"$warmup"', "20000")
@@ -71,60 +53,35 @@ def test_speedrun_baseline_is_make_run():
     assert len(own) > 8 and not [flag for flag in own if flag not in recipe], (own, recipe)
 
 
-def test_speedrun_entries_keep_the_rules():
-    """Each applies to the source as it is now, and README's table has it."""
+def test_speedrun_entries_apply():
+    """To the source as it is now, as the verifier does it; README's table has each."""
     names = [path[:-6] for path in os.listdir(SPEEDRUN) if path.endswith(".entry")]
-    of_speedrun(*names)
-    table = read("dev", "speedrun", "README.md")
+    table, plain = read("dev", "speedrun", "README.md"), os.path.join(TMP, "plain")
     assert len(names) >= 4
+    verify.copy_source(plain)
     for name in names:
-        patched(name)
-        assert f"| {name} |" in table or name == "baseline", f"the table lacks {name}"
-
-
-def test_speedrun_refuses_commands():
-    for command, words in [
-            ("./train_gpt2 --init out/trained --lr 1e-3", "--init is not an entry's to choose"),
-            ("", "expected ./train_gpt2")]:
-        refused(words, verify.Entry, entry("cheat", command))
+        shutil.copy(os.path.join(SPEEDRUN, name + ".entry"), TMP)
+    for name in names:
+        verify.patch(verify.Entry(name), plain, tempfile.mkdtemp(dir=TMP))
+        assert f"| {name} |" in table, f"the table lacks {name}"
     refused("there is no such entry", verify.Entry, "nobody")
 
 
-def test_speedrun_refuses_patches():
-    """To the loader, flags of the compiler, the evaluation; one that is large, or is none."""
-    for number, (path, before, after) in enumerate([
-            ("dataloader.h", "step_first", "step_last"), ("Makefile", "-O3", "-Ofast"),
-            ("dev/train/evaluate.c", "&r->val", "&r->train")]):
-        refused(f"changes {path}", patched, entry(f"cheat{number}", "./train_gpt2",
-                                                 (path, before, after)))
-    refused("at most 20000", verify.Entry, entry("heavy", "./train_gpt2",
-                                                 ("train_gpt2.c", "\n", "\n// 0.5\n" * 3000)))
-    with open(os.path.join(TMP, "cheat0.entry"), "w", encoding="utf-8") as f:
-        f.write("./train_gpt2\n--- no patch\n")
-    refused("cheat0.entry: ", patched, "cheat0")
-
-
 def test_speedrun_race():
-    """The patch is in force, the unpatched program takes the loss, and text stays as it is."""
+    """The patch is in force; the unpatched program takes the loss."""
     entry("baseline", "./train_gpt2 " + FLAGS)
-    idle = verify.Entry(entry("idle", "./train_gpt2 " + FLAGS,
-                              ("train_gpt2.c", "if (isfinite(norm)",
-                               "if (norm < 0 && isfinite(norm)")))
+    idle = entry("idle", "./train_gpt2 " + FLAGS, "train_gpt2.c", "if (isfinite(norm)",
+                 "if (norm < 0 && isfinite(norm)")
     verify.TRAINING_TOKENS, verify.POSITIONS, verify.EVALUATED = 200000, 32, 4096
-    del verify.SPLITS["train"]                               # a shorter one here
     os.environ["CFLAGS"] = "-O1"
-    scratch = tempfile.mkdtemp(dir=TMP)
     with contextlib.redirect_stdout(io.StringIO()) as said:
-        results = verify.race([idle], [5], scratch)
+        results = verify.race([idle], [5], tempfile.mkdtemp(dir=TMP))
     one, other = results["baseline"][0], results["idle"][0]
     assert f"seed 5  idle         {other}" in said.getvalue(), said.getvalue()
     assert 2 < one.loss < 3.5 < 5 < other.loss < 6, (one, other)
     assert one.cpu > 0.02 and one.wall > 0.02, one
     verify.TARGET = 3.5
     refused("idle missed the target", verify.verdict, "idle", [one], [other])
-    verify.SPLITS["val"] = "another"
-    refused("it is not the text", verify.Text, os.path.join(scratch, "baseline"),
-            tempfile.mkdtemp(dir=TMP))
 
 
 def test_speedrun_ratio():

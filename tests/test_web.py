@@ -9,7 +9,6 @@ from gcc and clang; and the page's race and replay, driven as a reader drives th
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -53,10 +52,6 @@ def in_node(wasm, updates, flags):
     return output(need("node"), "-e", NODE, wasm, updates, *flags)
 
 
-def hash_in_node(*run):
-    return in_node(*run).split()[0]
-
-
 def test_web_bits_are_those_of_gcc_and_clang():
     """The committed module against a native program of today's source, at each size."""
     need("clang")
@@ -67,9 +62,9 @@ def test_web_bits_are_those_of_gcc_and_clang():
     for (updates, sizes), cc in zip(SIZES, ["gcc", "clang"]):
         flags = [*sizes.split(), *COMMON]
         hashes = {cc: output("dev/web/build.sh", "--hash", updates, *flags, CC=cc)}
-        hashes.update((wasm, hash_in_node(wasm, updates, flags)) for wasm in modules)
+        hashes.update((wasm, in_node(wasm, updates, flags).split()[0]) for wasm in modules)
         assert len(set(hashes.values())) == 1, hashes
-        other = hash_in_node(race.WASM, updates, [*flags, "--seed", "2"])
+        other = in_node(race.WASM, updates, [*flags, "--seed", "2"]).split()[0]
         assert other not in hashes.values(), "another seed has the same hash"
 
 
@@ -124,9 +119,9 @@ def against(tab, axis):
 
 def fewest(column, i):
     """What lane i needs by experiment 2, in the table's column."""
-    return next(row[column] for row in kept.table("02_knee", "points") if
-                (row["size"], row["reading"], row["target_nats"], row["batch_tokens"])
-                == (race.SIZE, "weights", race.TARGET, race.LANES[i][1]))
+    row, = kept.table("02_knee", "points", size=race.SIZE, reading="weights",
+                      target_nats=race.TARGET, batch_tokens=race.LANES[i][1])
+    return row[column]
 
 
 def test_web_race():
@@ -156,7 +151,7 @@ def test_web_race():
     finally:
         tab.close()
     assert command[:2] == ["dev/web/build.sh", "--hash"], command
-    again = hash_in_node(race.WASM, command[2], command[3:])
+    again = in_node(race.WASM, command[2], command[3:]).split()[0]
     assert again == found, f"the page shows {found}, {' '.join(command)} is {again}"
 
 
@@ -186,7 +181,7 @@ def test_web_replay():
         for link in dict.fromkeys(row["link"] for row in lanes):
             tab.drag("replay-link", link)
             for i, n in enumerate([1, 8, 64]):
-                row = next(row for row in lanes if (row["link"], row["workers"]) == (link, n))
+                row, = kept.only(lanes, link=link, workers=n)
                 said = shown(tab, f"replay-name-{i}")
                 assert said.endswith(" s, there"), said
                 seconds = float(said.split(": ")[1].split(" s")[0].replace("k", "e3"))

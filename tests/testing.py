@@ -1,4 +1,4 @@
-"""What the tests in Python share: programs and files, a Python that can draw, the laboratory's
+"""What the tests in Python share: programs and files, the laboratory's
 modules and its experiments at their tiny size, and a line for each test's verdict."""
 import atexit
 import importlib.util
@@ -44,20 +44,6 @@ def has_its_turn(number, n):
     return number % n == 0
 
 
-def find_python():
-    """The first python3 with matplotlib, None without; a distribution's own may lie behind another
-    one."""
-    for python in [sys.executable, "python3", "/usr/bin/python3"]:
-        try:
-            done = subprocess.run([python, "-c", "import matplotlib"], capture_output=True,
-                                  check=False)
-        except OSError:
-            continue
-        if done.returncode == 0:
-            return python
-    return None
-
-
 def lab_path(name):
     """Where a file of the laboratory lies."""
     return next(path for path in (os.path.join(room, name) for room in LAB_ROOMS)
@@ -88,7 +74,7 @@ class Tiny:
     """Experiments of the laboratory at --tiny, each run once, in a folder that goes at the end."""
 
     def __init__(self):
-        self.out, self.python = tempfile.mkdtemp(prefix="lab."), find_python() or sys.executable
+        self.out = tempfile.mkdtemp(prefix="lab.")
         self.ran = set()
         atexit.register(shutil.rmtree, self.out, ignore_errors=True)
         os.environ["MPLCONFIGDIR"] = self.out                # nothing in the user's home
@@ -97,7 +83,7 @@ class Tiny:
         """Runs an experiment, whatever becomes of it; flags may name another --out."""
         if not os.access(os.path.join(ROOT, "train_gpt2"), os.X_OK):
             raise Skip("train_gpt2 (make)")
-        return subprocess.run([self.python, lab_path(label + ".py"), "--tiny", "--out", self.out,
+        return subprocess.run([sys.executable, lab_path(label + ".py"), "--tiny", "--out", self.out,
                                *flags], capture_output=True, text=True, check=False, cwd=ROOT,
                               env={**os.environ, **env})
 

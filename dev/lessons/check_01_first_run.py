@@ -3,18 +3,15 @@
 import json
 import math
 import os
-import subprocess
 import tempfile
-from lesson import claim
+from lesson import claim, run
 
 V = 257                                          # 256 bytes and the end of a text
-root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 
 
 def losses_of_a_run(folder):
     """The loss of each of 200 updates."""
     data, log = os.path.join(folder, "tales"), os.path.join(folder, "log.jsonl")
-    run = lambda *command: subprocess.run(command, cwd=root, check=True, stdout=subprocess.DEVNULL)
     run("./prepare", "tales", "--tokens", "300000", "--out", data)
     run("./train_gpt2", "--data", data, "--layers", "2", "--heads", "2", "--channels", "64",
         "--seq-len", "256", "--micro-batch", "4", "--lr", "3e-3", "--steps", "200",

@@ -3,19 +3,15 @@
 import array
 import math
 import os
-import subprocess
 import sys
 import tempfile
-from lesson import claim, softmax
-
-root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+from lesson import claim, run, softmax
 
 
 def tale_tokens():
     """300,000 bytes of tales: a shard is 256 numbers of 4 bytes, then tokens of 2."""
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run(["./prepare", "tales", "--tokens", "300000", "--out", folder], cwd=root,
-                       check=True, stdout=subprocess.DEVNULL)
+        run("./prepare", "tales", "--tokens", "300000", "--out", folder)
         with open(os.path.join(folder, "tales_train_000000.bin"), "rb") as file:
             tokens = array.array("H", file.read()[1024:])
     if sys.byteorder == "big":

@@ -3,9 +3,8 @@
 noise is known, beside the formula; then the formula for whole runs, beside the runs."""
 import json
 import math
-import os
 import random
-from lesson import claim, dot
+from lesson import ROOT, claim, dot
 
 random.seed(15)
 D, NOISE = 20, 4.0
@@ -41,8 +40,7 @@ for batch in (1, 4, 16, 64, 256):
 claim(worst < 0.05, "a step gains max / (1 + B_noise/B), within 5%")
 
 # The laboratory's experiment 2, as committed: its fit, and the updates that it was fitted to.
-KNEE = os.path.join(os.path.dirname(__file__), "..", "..", "scripts", "lab", "results",
-                    "02_knee.json")
+KNEE = f"{ROOT}/scripts/lab/results/02_knee.json"
 
 
 def rows(name):

@@ -1,24 +1,21 @@
 #!/usr/bin/env python3
 """Lesson 18: the roofline. What kernels of an update must move and compute, by formula, beside what
 make profile counted; and the least time for it on a GPU."""
-import os
 import re
-from lesson import claim
-
-DEV = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
+from lesson import ROOT, claim
 
 
-def read(*path):
-    with open(os.path.join(DEV, *path), encoding="utf-8") as file:
+def read(path):
+    with open(f"{ROOT}/dev/{path}", encoding="utf-8") as file:
         return file.read()
 
 
 # Data sheets, as make profile has them: GB/s, then TFLOP/s in bf16.
 bandwidth = {name: float(gb) for name, gb in
-             re.findall(r'\{ "(\w+)", (\d+), \d+, [\d.]+, \d+ \}', read("emulator", "profile.h"))}
+             re.findall(r'\{ "(\w+)", (\d+), \d+, [\d.]+, \d+ \}', read("emulator/profile.h"))}
 peak = {name: float(tflops) for name, tflops in
         re.findall(r'\{ "(\w+)", \d+, (\d+), \d+, \d+, (?:true|false) \}',
-                   read("plan", "plan.c"))}
+                   read("plan/plan.c"))}
 ridge = {name: 1000 * peak[name] / gb for name, gb in bandwidth.items()}
 GPU = "h100"
 
@@ -31,7 +28,7 @@ L, C, V, T, B = 2, 256, 8192, 256, 2
 N = B * T
 PARAMS = V * C + T * C + L * (12 * C * C + 13 * C) + 2 * C
 counted = {name: float(mb) for name, mb in re.findall(
-    r"^\| `(\w+)` \| \d+ \| [\d.]+ \| ([\d.]+) \|", read("cuda", "counted.md"), re.M)}
+    r"^\| `(\w+)` \| \d+ \| [\d.]+ \| ([\d.]+) \|", read("cuda/counted.md"), re.M)}
 by_formula = {
     "adamw": 30 * PARAMS,                        # gradient, m, v, master; the last 3 written, bf16
     "norm": 4 * PARAMS,                          # each gradient

@@ -1,6 +1,15 @@
-"""What the lessons' Python checks share: claims, and small vectors in plain Python."""
+"""What the lessons' Python checks share: claims, programs, and small vectors in plain Python."""
 import math
+import os
+import subprocess
 import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def run(*command):
+    """Runs a program in the repository's root."""
+    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
 
 
 def claim(holds, text):

@@ -56,17 +56,10 @@ def read(*path):
         return file.read()
 
 
-def number_of(page):
-    """The number in a page's name, by which pages are ordered."""
-    found = re.search(r"\d+", os.path.basename(page))
-    return int(found.group()) if found else 0
-
-
 def pages_of(folder):
     """A folder's pages in order; README, the list of the others, is not among them."""
-    found = [f"{folder}/{os.path.basename(path)}"
-             for path in sorted(glob.glob(os.path.join(ROOT, folder, "*.md")))]
-    return sorted((page for page in found if "README" not in page), key=number_of)
+    names = map(os.path.basename, sorted(glob.glob(os.path.join(ROOT, folder, "*.md"))))
+    return [f"{folder}/{name}" for name in names if name != "README.md"]
 
 
 def target(page):

@@ -1,6 +1,6 @@
 // The lessons' pictures: figures whose frames a reader steps through, with two buttons or with the
-// arrow keys, Home and End. On paper it is the last frame. pages.py puts into a page what is above
-// the first picture, and the pictures that the page names.
+// arrow keys, Home and End. pages.py puts into a page what is above the first picture, and the
+// pictures that the page names.
 "use strict";
 
 // Draws in an SVG. Coordinates are units of its viewBox, of which a picture is 360 wide; a kind is
@@ -47,24 +47,18 @@ function stepped({ name, height, frames, draw, say }) {
   const figure = document.getElementById("picture-" + name);
   figure.insertAdjacentHTML("beforeend", `<div><button type="button">back</button>
     <button type="button">next</button><output></output></div>
-    <svg viewBox="0 0 360 ${height}" role="img"></svg><p aria-live="polite"></p>
-    <div class="printed"><svg viewBox="0 0 360 ${height}" role="img"></svg><p></p></div>`);
+    <svg viewBox="0 0 360 ${height}" role="img"></svg><p aria-live="polite"></p>`);
   const [back, next] = figure.querySelectorAll("button");
-  const [svg, printed] = figure.querySelectorAll("svg");
-  const [words, printedWords] = figure.querySelectorAll("p");
+  const svg = figure.querySelector("svg"), words = figure.querySelector("p");
   const last = frames.length - 1;
   let at = 0;
 
-  function paint(picture, paragraph, frame) {
-    picture.replaceChildren();
-    draw(new Pen(picture), frame);
-    paragraph.textContent = say(frame);
-    picture.setAttribute("aria-label", paragraph.textContent);
-  }
-
   function go(to) {
     at = Math.max(0, Math.min(last, to));
-    paint(svg, words, frames[at]);
+    svg.replaceChildren();
+    draw(new Pen(svg), frames[at]);
+    words.textContent = say(frames[at]);
+    svg.setAttribute("aria-label", words.textContent);
     figure.querySelector("output").textContent = `step ${at} of ${last}`;
     back.disabled = at === 0;
     next.disabled = at === last;
@@ -79,7 +73,6 @@ function stepped({ name, height, frames, draw, say }) {
     event.preventDefault();
     go(to);
   });
-  paint(printed, printedWords, frames[last]);
   go(0);
 }
 
@@ -105,19 +98,10 @@ function stepped({ name, height, frames, draw, say }) {
     return [...frames, { ...state, out: state.o / state.z, lse: state.m + Math.log(state.z) }];
   }
 
-  // The same from all scores at once, for comparison.
-  function atOnce() {
-    const weights = scores.map(s => Math.exp(s));
-    const sum = weights.reduce((a, b) => a + b);
-    return weights.reduce((total, w, i) => total + w * values[i], 0) / sum;
-  }
-
   function draw(pen, frame) {
     const done = frame.out !== undefined;
-    pen.text(4, 18, "key", { anchor: "start", kind: "dim" });
-    pen.text(4, 38, "score", { anchor: "start", kind: "dim" });
-    pen.text(4, 56, "value", { anchor: "start", kind: "dim" });
-    pen.text(4, 160, "e^(s − m)", { anchor: "start", kind: "dim small" });
+    for (const [y, words] of [[18, "key"], [38, "score"], [56, "value"], [160, "e^(s − m)"]])
+      pen.text(4, y, words, { anchor: "start", kind: "dim small" });
     pen.line(54, 144, 356, 144);
     scores.forEach((s, i) => {
       const x = 80 + 50 * i, now = i === frame.key && !done;
@@ -130,21 +114,18 @@ function stepped({ name, height, frames, draw, say }) {
       pen.box(x - 17, 144 - 74 * term, 34, 74 * term, { kind: now ? "hot" : "cold" });
       pen.text(x, 160, digits(term), { kind: now ? "hot" : undefined });
     });
-    const shown = { m: frame.m, z: frame.z, o: frame.o };
-    Object.entries(shown).forEach(([name, value], i) =>
-      pen.box(4 + 120 * i, 178, 112, 26, { words: `${name} = ${digits(value)}`, name, radius: 4 }));
-    if (!done) return;
-    pen.box(4, 214, 172, 26, { kind: "good", words: `out = o/z = ${digits(frame.out)}`, name: "out",
-                               radius: 4 });
-    pen.box(184, 214, 172, 26, { kind: "good", words: `lse = m + ln z = ${digits(frame.lse)}`,
-                                 name: "lse", radius: 4 });
+    ["m", "z", "o"].forEach((name, i) => pen.box(
+      4 + 120 * i, 178, 112, 26, { words: `${name} = ${digits(frame[name])}`, name, radius: 4 }));
+    if (done) [["out", "o/z"], ["lse", "m + ln z"]].forEach(([name, of], i) => pen.box(
+      4 + 180 * i, 214, 172, 26,
+      { kind: "good", words: `${name} = ${of} = ${digits(frame[name])}`, name, radius: 4 }));
   }
 
   function say({ key, m, factor, term, before, out }) {
     if (key < 0) return "No key has come. m begins at −∞, z and o at 0.";
     if (out !== undefined)
-      return `All keys have come: out = o/z = ${digits(out)}. From all scores at once it is `
-        + `${digits(atOnce())}. No step needed more than one key, m, z and o.`;
+      return `All keys have come: out = o/z = ${digits(out)}, as from all scores at once. `
+        + "No step needed more than one key, m, z and o.";
     const came = `Key ${key + 1} comes.`;
     if (key === 0) return `${came} It is the first: m is its score, and its term is 1.`;
     if (factor < 1)
@@ -347,16 +328,13 @@ function stepped({ name, height, frames, draw, say }) {
     matrix(pen, "b", 126, 18, (k, j) => hot(inTile(k, k0) && inTile(j, j0)));
     matrix(pen, "c", 126, 144, (i, j) =>
       finished(i, j, frame) ? "good" : inTile(i, i0) && inTile(j, j0) ? "cold" : undefined);
-    const count = (y, words, number, name, kind) => {
-      pen.text(244, y, words, { anchor: "start", kind: "dim" });
-      pen.text(244, y + 18, number, { anchor: "start", name, kind });
-    };
-    count(30, "numbers fetched", fetched, "fetched");
-    count(76, "multiply-adds", done, "done");
-    count(122, "fetched for each", done ? (fetched / done).toFixed(2) : "–", "each");
-    if (!single) return;
-    pen.text(244, 190, "one sum at a time", { anchor: "start", kind: "dim" });
-    count(205, "would fetch", single, "single", "hot");
+    const counts = [["numbers fetched", fetched, "fetched"], ["multiply-adds", done, "done"],
+                    ["fetched for each", done ? (fetched / done).toFixed(2) : "–", "each"]];
+    if (single) counts.push(["one sum at a time", single, "single"]);
+    counts.forEach(([words, number, name], i) => {
+      pen.text(244, 30 + 46 * i, words, { anchor: "start", kind: "dim" });
+      pen.text(244, 48 + 46 * i, number, { anchor: "start", name });
+    });
   }
 
   function say({ i0, j0, k0, fetched, done, single }) {

@@ -3,7 +3,6 @@
 "use strict";
 
 (() => {
-  const byId = id => document.getElementById(id);
   const models = JSON.parse(byId("models").textContent);
   const at = id => Number(byId(id).value);
   let turn = 0;                                       // of the controls; a later one wins

@@ -1,5 +1,7 @@
-// A line chart as SVG, and numbers as words. Shared by the race and the replay.
+// A line chart as SVG, and numbers as words. Shared by the race, the replay, and scripts/watch.py.
 "use strict";
+
+const byId = id => document.getElementById(id);
 
 // 1234567 -> "1.23M"; 0.00132 -> "0.00132".
 function brief(x) {
@@ -23,10 +25,10 @@ function crossing(points, y) {
   return x0 + (x1 - x0) * (y0 - y) / (y0 - y1);
 }
 
-// lines: [{points, color, name, dashed, end}]; y, a validation loss, from low to high; xMost: the right end.
-// level: {y, words}, a horizontal line; mark: a loss at which each line gets a dot, at its `end` if
-// it has one.
-function chart(svg, { lines, xMost, xLabel, low, high, level, mark }) {
+// lines: [{points, color, name, dashed, faint, dots, end}]; y, a loss, from low to high; xMost: the
+// right end. level: {y, words}, a horizontal line; mark: a loss at which each line gets a dot, at its
+// `end` if it has one.
+function chart(svg, { lines, xMost, xLabel, yLabel = "validation loss", low, high, level, mark }) {
   const width = svg.clientWidth || 640, height = svg.clientHeight || 300;
   const left = 40, right = 12, top = 10, bottom = 36;
   const X = x => left + (width - left - right) * x / xMost;
@@ -42,22 +44,25 @@ function chart(svg, { lines, xMost, xLabel, low, high, level, mark }) {
     text(X(x), height - bottom + 15, brief(x), 'text-anchor="middle"');
   }
   text((left + width - right) / 2, height - 4, xLabel, 'text-anchor="middle"');
-  text(left + 6, top + 12, "validation loss");
+  text(left + 6, top + 12, yLabel);
   if (level) {
     parts.push(`<path class="level" d="M${left} ${Y(level.y)}H${width - right}"/>`);
     text(width - right, Y(level.y) + 15, level.words, 'text-anchor="end"');
   }
-  for (const { points, color, name, dashed, end } of lines) {
+  const dot = (x, y, color) =>
+    parts.push(`<circle cx="${X(x)}" cy="${Y(y)}" r="4" fill="${color}"/>`);
+  for (const { points, color, name, dashed, faint, dots, end } of lines) {
     const seen = points.filter(([x, y]) => y <= high && x <= xMost * 1.0001);
     const path = seen.map(([x, y]) => `${X(x).toFixed(1)} ${Y(y).toFixed(1)}`).join("L");
     if (seen.length > 1)
       parts.push(`<path d="M${path}" fill="none" stroke="${color}" stroke-width="2.2"` +
-                 (dashed ? ' stroke-dasharray="6 4"/>' : "/>"));
+                 `${dashed ? ' stroke-dasharray="6 4"' : ""} opacity="${faint ? 0.5 : 1}"/>`);
+    if (dots) for (const point of seen) dot(...point, color);
     const [x, y] = seen[seen.length - 1] || [];
     if (name && seen.length)
       text(X(x) - 4, Y(y) - 8, name, `text-anchor="end" style="fill:${color};font-weight:600"`);
     const at = end || mark && crossing(points, mark);
-    if (at) parts.push(`<circle cx="${X(at)}" cy="${Y(mark)}" r="4.5" fill="${color}"/>`);
+    if (at) dot(at, mark, color);
   }
   svg.innerHTML = parts.join("");
 }

@@ -1,24 +1,15 @@
 """Sentences that somebody believes, and what the laboratory measured. Every number is read from the
 kept results by name, so that a claim cannot disagree with its experiment.
-
-A function below returns its sentence. LookupError: the tables lack what it needs.
 """
 from collections import namedtuple
+from statistics import fmean as mean
 
 import kept
+from kept import table as rows
 
 # label and figure: of the experiment; without a label the tests hold the claim, and measured is the
 # sentence itself.
 Claim = namedtuple("Claim", "belief label figure measured")
-
-
-def rows(label, name, **wanted):
-    """The rows of a kept table with these values."""
-    found = [row for row in kept.table(label, name)
-             if all(row[key] == value for key, value in wanted.items())]
-    if not found:
-        raise LookupError(label)
-    return found
 
 
 def ends(table, key):
@@ -27,16 +18,10 @@ def ends(table, key):
     return ordered[0], ordered[-1]
 
 
-def mean(values):
-    return sum(values) / len(values)
-
-
 def endpoint(label, form=".3g"):
     """[(words, "1.72 (1.66 to 1.80)")] of an experiment's endpoint."""
-    found = kept.read(label)
-    if not found:
-        raise LookupError(label)
-    return [(words, kept.told(*numbers, form=form)) for words, *numbers in found["endpoint"]]
+    return [(words, kept.told(*numbers, form=form))
+            for words, *numbers in kept.read(label)["endpoint"]]
 
 
 def clock(seconds):
@@ -234,11 +219,4 @@ CLAIMS = [
 
 def measured(claim):
     """The sentence beside a belief."""
-    if claim.label is None:
-        return claim.measured
-    try:
-        words = claim.measured()
-    except LookupError:
-        return "Not measured yet."
-    found = kept.read(claim.label)
-    return words + ("" if found and found["size"] == "full" else " This rests on a quick run.")
+    return claim.measured() if claim.label else claim.measured

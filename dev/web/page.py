@@ -8,7 +8,6 @@ what is often believed.
 import argparse
 import base64
 import html
-import json
 import os
 import re
 import sys
@@ -72,64 +71,39 @@ MODELS = [model("GPT-2 124M", "--init d12", 1024, 88), model("GPT-2 355M", "--in
           model("119k, on a CPU core each", small(2, 2, 64), 32, 20, CORES, machine="here@0.139"),
           model("0.8M, on a CPU core each", small(4, 4, 128), 32, 20, CORES, machine="here@0.164")]
 
-STYLE = """
-body { font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; color: #1a1a1a;
-       background: #fff; margin: 0 auto; max-width: 50rem; padding: .7rem;
-       overflow-wrap: anywhere; }
-h1 { font-size: 1.6rem; line-height: 1.25; } h2 { font-size: 1.25rem; margin-top: 2.8rem;
-     border-top: 1px solid #ccc; padding-top: 1rem; } a { color: #00518a; }
-img { max-width: 100%; height: auto; display: block; margin: 1rem auto 0; }
-figure { margin: 0; } figcaption { font-size: .9rem; color: #444; }
-code, pre { font: .85rem/1.5 ui-monospace, Menlo, Consolas, monospace; background: #f2f2f2; }
-code { padding: .1rem .25rem; } pre { padding: .6rem; white-space: pre-wrap; }
-.scroll { overflow-x: auto; overflow-wrap: normal; }
-table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
-th, td { border: 1px solid #ccc; padding: .25rem .5rem; text-align: right; vertical-align: top; }
-th { background: #f2f2f2; } summary { cursor: pointer; margin-top: .6rem; }
-""" + race.STYLE + """
-:root { color-scheme: light dark; } body { max-width: 56rem; } #plan { white-space: pre; }
+# On top of the lessons' pages.css.
+STYLE = race.STYLE + """
+body { max-width: 56rem; overflow-wrap: anywhere; } figure { margin: 0; }
+figcaption { font-size: .9rem; color: var(--dim); } .scroll { overflow-wrap: normal; }
+pre { width: auto; max-width: 100%; } #plan { white-space: pre; }
 #controls { display: grid; grid-template-columns: repeat(auto-fill, minmax(19rem, 1fr));
-            gap: .7rem 1.5rem; background: #f6f6f6; padding: .8rem; }
+            gap: .7rem 1.5rem; background: var(--soft); padding: .8rem; }
 #controls label { display: block; font-size: .9rem; } #controls output { font-weight: 600; }
 #controls input[type=range], #controls select { width: 100%; box-sizing: border-box; margin: 0; }
-:focus-visible { outline: 3px solid #00518a; outline-offset: 2px; }
 #headline { font-size: 1.35rem; font-weight: 600; margin: 1rem 0 .2rem; }
-td, th { text-align: left; } #answer td { text-align: right; } table { width: 100%; }
+#answer td { text-align: right; } table { width: 100%; font-variant-numeric: tabular-nums; }
 .stack td:nth-child(2), .claims td, th { overflow-wrap: normal; }
-@media (prefers-color-scheme: dark) {
-    body { background: #151515; color: #e8e8e8; } a { color: #8cc7ff; }
-    #controls, code, pre, th { background: var(--soft); } th, td { border-color: var(--line); }
-    h2 { border-color: var(--line); } figcaption { color: #bbb; } img { background: #fff; } }
 @media (max-width: 40rem) {
     h1 { font-size: 1.3rem; } #answer table { font-size: .7rem; } #answer td { padding: .2rem; }
     #controls { grid-template-columns: 1fr; }
-    .stack thead { display: none; } .stack tr { display: block; border: 1px solid #ccc;
-        margin-bottom: .5rem; } .stack td { display: block; border: 0; }
+    .stack thead { display: none; } .stack tr { display: block; margin-bottom: .5rem;
+        border: 1px solid var(--line); } .stack td { display: block; border: 0; }
     .stack td:first-child { font-weight: 600; }
     .stack td:empty { display: none; } }
 @media print {
-    #controls { grid-template-columns: 1fr 1fr; } input[type=range] { display: none; }
-    figure, tr, #controls { break-inside: avoid; }
-    h2 { break-after: avoid; } img { max-height: 20cm; } }
+    #controls { grid-template-columns: 1fr 1fr; break-inside: avoid; }
+    input[type=range] { display: none; } img { max-height: 20cm; } }
 """
 
 
 # ---------------------------------------------------------------- words of README
 
-def answer_section(text):
-    if SECTION not in text:
-        lab.fail(f"README.md: there is no section \"{SECTION[3:-1]}\"")
-    return text.split(SECTION)[1].split("\n## ")[0]
-
-
-def answer_paragraphs(text):
-    """README's answer: what follows its heading, up to the first figure or command."""
-    return re.split(r"\n(?:!\[|```)", answer_section(text))[0].strip().split("\n\n")
-
-
-def answer_figures(text):
-    """[(words, file)] of the figures in README's section."""
-    return re.findall(r"!\[([^]]*)\]\(scripts/lab/results/figures/([^)]*)\)", answer_section(text))
+def answer_of(readme):
+    """(paragraphs, [(words, file)] of the figures): README's answer is what follows its heading, up
+    to the first figure or command."""
+    section = readme.split(SECTION)[1].split("\n## ")[0]
+    return (re.split(r"\n(?:!\[|```)", section)[0].strip().split("\n\n"),
+            re.findall(r"!\[([^]]*)\]\(scripts/lab/results/figures/([^)]*)\)", section))
 
 
 def inline(text):
@@ -143,11 +117,8 @@ def block(text):
     """A paragraph or a table."""
     if not text.startswith("|"):
         return f"<p>{inline(text)}</p>"
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.split("\n")]
-    cells = [("th" if i == 0 else "td", row) for i, row in enumerate(rows) if i != 1]
-    return "<div class='scroll'><table>" + "".join(
-        "<tr>" + "".join(f"<{tag}>{inline(cell)}</{tag}>" for cell in row) + "</tr>"
-        for tag, row in cells) + "</table></div>"
+    head, _, *rows = [line.strip("|").split("|") for line in text.split("\n")]
+    return f"<div class='scroll'>{report.table(map(inline, head), rows, show=inline)}</div>"
 
 
 # ---------------------------------------------------------------- the calculator
@@ -159,10 +130,8 @@ def select(name, label, options):
 
 
 def controls():
-    sliders = "".join(
-        f"<label for='{name}'>{label}: <output id='{name}-shown' for='{name}'></output>"
-        f"<input type='range' id='{name}' min='0' max='{most}' step='{step}'></label>"
-        for name, label, most, step in SLIDERS)
+    sliders = "".join(race.slider(name, label, most, step=step)
+                      for name, label, most, step in SLIDERS)
     return ("<form id='controls'>"
             + select("model", "Model", enumerate(of["name"] for of in MODELS))
             + select("gpu", "GPU", [(name, name.upper()) for name in GPUS]) + sliders
@@ -177,7 +146,7 @@ def calculator():
             "<div role='status'><p id='headline'></p><p id='limit'></p></div>"
             "<pre id='plan' class='scroll'></pre><details><summary>Run this yourself"
             "</summary><p class='native'><code id='command'></code></p></details></div>"
-            f"{race.embedded('models', MODELS)}<script>\n{race.script('calculator.js')}</script>\n")
+            f"{race.embedded('models', MODELS)}<script>\n{race.read('calculator.js')}</script>\n")
 
 
 # ---------------------------------------------------------------- claims and figures
@@ -195,31 +164,27 @@ def anchor(file):
 
 
 def figure_of(claim):
-    """(result, figure) of a claim; None while the experiment or its figure is not kept."""
+    """(result, figure) of a claim; None without a figure."""
     found = claim.label and kept.read(claim.label)
-    for figure in found["figures"] if found else []:
-        if figure["name"] == claim.figure:
-            return found, figure
-    return None
+    return next(((found, figure) for figure in found["figures"]
+                 if figure["name"] == claim.figure), None) if found else None
 
 
 def source(claim):
     """Where a claim's number comes from: a test, or an experiment and how its prediction did."""
     if not claim.label:
         return f"<code>{claim.figure}</code>"
-    found, shown = kept.read(claim.label), figure_of(claim)
-    name = f"Experiment {int(claim.label[:2])}"
+    name, shown = f"Experiment {int(claim.label[:2])}", figure_of(claim)
     if shown:
         name = f"<a href='#{anchor(kept.figure_file(*shown))}'>{name}</a>"
-    return name + (f", verdict: {kept.verdict(found)}" if found else "")
+    return f"{name}, verdict: {kept.verdict(kept.read(claim.label))}"
 
 
 def claims_table(chosen):
-    rows = "".join(f"<tr><td>{html.escape(c.belief)}</td><td>{html.escape(claims.measured(c))}"
-                   f"</td><td>{source(c)}</td></tr>" for c in chosen)
-    return ("<table class='stack claims'><thead><tr><th>what is often believed</th>"
-            "<th>what was measured</th><th>figure, and how the experiment's own prediction did</th>"
-            f"</tr></thead><tbody>{rows}</tbody></table>\n")
+    return report.table(["what is often believed", "what was measured",
+                         "figure, and how the experiment's own prediction did"],
+                        [[html.escape(c.belief), html.escape(claims.measured(c)), source(c)]
+                         for c in chosen], "stack claims", str)
 
 
 def claim_pictures(above):
@@ -231,18 +196,10 @@ def claim_pictures(above):
 
 def experiments_table():
     """Question and verdict of every experiment, with the machine it ran on."""
-    rows = []
-    for label, _ in report.experiments():
-        found = kept.read(label)
-        cells = [f"{int(label[:2])}. {label[3:].replace('_', ' ').capitalize()}", "", "",
-                 "not measured yet"]
-        if found:
-            cells = [f"{found['number']}. {found['title']}", found["prediction"],
-                     f"{kept.verdict(found)}: {found['why']}", kept.machine(found)]
-        rows.append("".join(f"<td>{html.escape(cell)}</td>" for cell in cells))
-    return ("<table class='stack'><thead><tr><th>experiment</th><th>predicted</th><th>measured</th>"
-            "<th>machine</th></tr></thead><tbody>"
-            + "".join(f"<tr>{row}</tr>" for row in rows) + "</tbody></table>\n")
+    every = [kept.read(label) for label, _ in report.experiments()]
+    return report.table(["experiment", "predicted", "measured", "machine"], [(
+        f"{found['number']}. {found['title']}", found["prediction"],
+        f"{kept.verdict(found)}: {found['why']}", kept.machine(found)) for found in every], "stack")
 
 
 # ---------------------------------------------------------------- the page
@@ -252,16 +209,15 @@ def folded(summary, content):
 
 
 def build(readme):
-    figures = answer_figures(readme)
-    answer = answer_paragraphs(readme)
+    answer, figures = answer_of(readme)
     short = next(i for i, text in enumerate(answer) if text.startswith("**"))
     return ("<!DOCTYPE html>\n<html lang='en'>\n<head>\n<meta charset='utf-8'>\n"
             "<meta name='viewport' content='width=device-width, initial-scale=1'>\n"
             "<title>Why train on many GPUs?</title>\n"
             f"<meta name='description' content='{QUESTION}'>\n<link rel='icon' href='data:,'>\n"
-            f"<style>{STYLE}</style>\n</head>\n<body>\n<h1>{QUESTION}</h1>\n"
+            f"<style>{race.read('../lessons/pages.css')}{STYLE}</style>\n</head>\n<body>\n<h1>{QUESTION}</h1>\n"
             + block(answer[short])
-            + f"<script>\n{race.script('chart.js')}</script>\n"
+            + f"<script>\n{race.read('chart.js')}</script>\n"
             + race.race(picture(*RECORDED, RECORDED[1]))
             + "<h2>The answer</h2>\n<div id='answer'>\n"
             + "\n".join(block(text) for text in answer) + "</div>\n"
@@ -279,17 +235,12 @@ def build(readme):
             + "</body>\n</html>\n")
 
 
-def read(*path):
-    with open(os.path.join(lab.ROOT, *path), encoding="utf-8") as f:
-        return f.read()
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split(":")[0])
     parser.add_argument("--out", metavar="FILE", help="default: lab/page.html")
     out = parser.parse_args().out or os.path.join(lab.ROOT, "lab", "page.html")
     try:
-        text = build(read("README.md"))
+        text = build(race.read("../../README.md"))
         os.makedirs(os.path.dirname(os.path.abspath(out)), exist_ok=True)
         with open(out, "w", encoding="utf-8") as f:
             f.write(text)

@@ -4,17 +4,15 @@
 "use strict";
 
 (() => {
-  const byId = id => document.getElementById(id);
   const data = JSON.parse(byId("race-data").textContent);
   const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
   const COLOURS = ["var(--first)", "var(--second)"];
-  const DEVICES = [1, 2, 4, 8, 16, 32, 64];
   const runs = [0, 1].map(i => ({ i, points: [], updates: 0, text: "", hash: "" }));
   let axis = "many", module = null;
 
   const picked = (i, what) => Number(byId(`${what}-${i}`).value);
   const batchOf = i => data.batches[picked(i, "batch")];
-  const devicesOf = i => Math.min(DEVICES[picked(i, "devices")], batchOf(i).batch / data.T);
+  const devicesOf = i => Math.min(2 ** picked(i, "devices"), batchOf(i).batch / data.T);
 
   // ---- the clock ----
 
@@ -108,8 +106,8 @@
 
   function label() {
     for (const i of [0, 1]) {
-      byId(`batch-shown-${i}`).textContent = `${batchOf(i).batch.toLocaleString("en")} tokens`;
-      byId(`devices-shown-${i}`).textContent = devicesOf(i);
+      byId(`batch-${i}-shown`).textContent = `${batchOf(i).batch.toLocaleString("en")} tokens`;
+      byId(`devices-${i}-shown`).textContent = devicesOf(i);
       const devices = devicesOf(i) === 1 ? "one device" : `${devicesOf(i)} devices`;
       byId(`title-${i}`).textContent =
         `Run ${"AB"[i]}: ${devices}${axis === "one" && devicesOf(i) > 1 ? ", timed as one" : ""}`;

@@ -17,14 +17,13 @@ SIZE, TARGET, LAYERS, HEADS, CHANNELS, T = "35k", 2, 2, 2, 32, 32
 WARMUP = 20                                          # updates, as in experiment 2
 MOST = 3_000_000                                     # tokens of a run
 HASH_AT = 100                                        # updates
-LANES = [("first", 512, 1), ("second", 2048, 4)]      # batch and devices, when the page opens
-DEVICES = [1, 2, 4, 8, 16, 32, 64]                   # as in race.js
+LANES = [("first", 512, 0), ("second", 2048, 2)]      # batch and log2 devices, when the page opens
 LINKS = 121                                          # positions; 10^(i/20) Mbit/s, then no cost
 
 STYLE = """
-:root { --first: #0072b2; --second: #c04f00; --third: #00795a; --line: #ddd; --soft: #f6f6f6; }
+:root { --first: #0072b2; --second: #c04f00; --third: #00795a; }
 @media (prefers-color-scheme: dark) {
-    :root { --first: #5bb4e8; --second: #ff9a52; --third: #4cc9a2; --line: #444; --soft: #222; } }
+    :root { --first: #5bb4e8; --second: #ff9a52; --third: #4cc9a2; } }
 .chart { width: 100%; height: 20rem; font: 12px system-ui, sans-serif; }
 .chart text { fill: currentColor; } .chart .grid { stroke: var(--line); fill: none; }
 .chart .level { stroke: currentColor; stroke-dasharray: 5 4; fill: none; }
@@ -43,7 +42,8 @@ STYLE = """
 """
 
 
-def script(name):
+def read(name):
+    """A file beside this one."""
     with open(os.path.join(HERE, name), encoding="utf-8") as f:
         return f.read()
 
@@ -57,8 +57,8 @@ def embedded(name, data):
 
 def batches():
     """Each batch that experiment 2 tuned for this model, with its flags."""
-    found = sorted(int(row["batch_tokens"]) for row in kept.table("02_knee", "points") if
-                   (row["size"], row["reading"], row["target_nats"]) == (SIZE, "weights", TARGET))
+    found = sorted(int(row["batch_tokens"]) for row in kept.table(
+        "02_knee", "points", size=SIZE, reading="weights", target_nats=TARGET))
     return [{"batch": batch, "flags": [
         "--micro-batch", str(min(batch // T, 16)), "--batch-tokens", str(batch),
         "--lr", f"{kept.best_rate(SIZE, TARGET, batch):g}", "--warmup-tokens", str(WARMUP * batch),
@@ -66,8 +66,7 @@ def batches():
 
 
 def race_data():
-    line = next(row for row in kept.table("04_one_device", "line")
-                if row["model"] == SIZE and row["threads"] == 1)
+    line, = kept.table("04_one_device", "line", model=SIZE, threads=1)
     return {"T": T, "most": MOST, "hashAt": HASH_AT, "batches": batches(),
             "flags": ["--data", "tales", "--layers", str(LAYERS), "--heads", str(HEADS),
                       "--channels", str(CHANNELS), "--seq-len", str(T), "--lr-schedule",
@@ -76,10 +75,10 @@ def race_data():
                       "bytes": 4 * line["parameters"]}}
 
 
-def slider(name, label, most, value, more=""):
-    return (f"<label for='{name}'>{label}: <output id='{name.replace('-', '-shown-', 1)}' "
-            f"for='{name}'></output><input type='range' id='{name}' min='0' max='{most}' "
-            f"value='{value}'{more}></label>")
+def slider(name, label, most, value=0, step=1):
+    return (f"<label for='{name}'>{label}: <output id='{name}-shown' for='{name}'></output>"
+            f"<input type='range' id='{name}' min='0' max='{most}' step='{step}' value='{value}'>"
+            "</label>")
 
 
 def lane(i, data):
@@ -87,7 +86,7 @@ def lane(i, data):
     sizes = [of["batch"] for of in data["batches"]]
     return (f"<div class='lane {colour}'><h3 id='title-{i}'></h3>"
             + slider(f"batch-{i}", "Batch size", len(sizes) - 1, sizes.index(batch))
-            + slider(f"devices-{i}", "Devices", len(DEVICES) - 1, DEVICES.index(devices))
+            + slider(f"devices-{i}", "Devices", 6, devices)
             + f"<p id='state-{i}'></p><pre id='text-{i}' aria-label='what this model writes'></pre>"
             "</div>")
 
@@ -105,12 +104,8 @@ def race(recorded):
     data = race_data()
     with open(WASM, "rb") as f:
         wasm = base64.b64encode(gzip.compress(f.read(), 9, mtime=0)).decode("ascii")
-    shared = ("<div class='shared'><label for='link'>Link between devices: "
-              f"<output id='link-shown' for='link'></output><input type='range' "
-              f"id='link' min='0' max='{LINKS}' value='{LINKS}'></label>"
-              "<label for='latency'>Latency of a message: <output "
-              "id='latency-shown' for='latency'></output><input type='range' id='latency' min='0' "
-              "max='12' value='4'></label></div>")
+    shared = ("<div class='shared'>" + slider("link", "Link between devices", LINKS, LINKS)
+              + slider("latency", "Latency of a message", 12, 4) + "</div>")
     return ("<div id='race-live'>"
             "<p>Two GPT-2s of 35 thousand parameters are learning to write tales in this tab: "
             "<code>train_gpt2.c</code>, compiled for the browser. A token is a byte. They differ "
@@ -131,10 +126,10 @@ def race(recorded):
             "wasi-libc (Apache 2.0 with LLVM exception, MIT and BSD licences).</p></details></div>"
             f"<div id='race-recorded' hidden><p id='race-why'></p>{recorded}</div>"
             f"<script type='text/plain' id='wasm'>{wasm}</script>"
-            f"<script id='wasi'>\n{script('wasi.js')}</script>"
+            f"<script id='wasi'>\n{read('wasi.js')}</script>"
             "<script>const unpacked = unpackGpt2(document.getElementById('wasm').textContent);"
-            f"</script><script type='text/plain' id='worker'>\n{script('worker.js')}"
-            f"</script>{embedded('race-data', data)}<script>\n{script('race.js')}</script>\n")
+            f"</script><script type='text/plain' id='worker'>\n{read('worker.js')}"
+            f"</script>{embedded('race-data', data)}<script>\n{read('race.js')}</script>\n")
 
 
 # ---------------------------------------------------------------- sixty-four workers
@@ -142,19 +137,17 @@ def race(recorded):
 def replay_data():
     lanes = kept.table("10_replayed", "lanes")
     target = lanes[0]["target_nats"]
-    used = {int(row["batch_tokens"]) for row in lanes}
-    curves = {}
-    rates = {batch: lr for batch, (lr, _) in kept.pooled("0.8M", target).items()}
-    for row in kept.only(kept.table("02_knee", "curves"), size="0.8M"):
-        batch = row["batch_tokens"]
-        if batch in used and row["lr"] == rates[batch]:
-            curves.setdefault(batch, {}).setdefault(row["seed"], []).append(
-                [row["step"], round(row["val_loss"], 4)])
+    used = {row["batch_tokens"] for row in lanes}
+    runs = kept.grouped(kept.table("02_knee", "curves"), "size", "batch_tokens", "lr")
+    best = {batch: runs["0.8M", batch, lr]
+            for batch, (lr, _) in kept.pooled("0.8M", target).items() if batch in used}
     return {"target": target,
             "lanes": [{"link": row["link"], "workers": int(row["workers"]),
                        "batch": int(row["batch_tokens"]), "update": row["update_seconds"],
                        "seconds": row["seconds_to_target"]} for row in lanes],
-            "curves": {batch: of[min(of)] for batch, of in sorted(curves.items())},
+            "curves": {batch: [[row["step"], round(row["val_loss"], 4)] for row in
+                               kept.only(of, seed=min(row["seed"] for row in of))]
+                       for batch, of in best.items()},
             "samples": kept.read("10_samples")["samples"]}
 
 
@@ -178,4 +171,4 @@ def replay():
             "<svg class='chart' id='replay-chart' role='img' aria-label='validation loss against "
             "seconds of a virtual clock, a line for each number of workers'></svg>"
             f"<div class='lanes'>{shown}</div>{embedded('replay-data', data)}"
-            f"<script>\n{script('replay.js')}</script></details>\n")
+            f"<script>\n{read('replay.js')}</script></details>\n")

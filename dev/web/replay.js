@@ -3,7 +3,6 @@
 "use strict";
 
 (() => {
-  const byId = id => document.getElementById(id);
   const data = JSON.parse(byId("replay-data").textContent);
   const COLOURS = ["var(--first)", "var(--second)", "var(--third)"];
   const PLAY = 15;                                    // seconds that the slowest lane takes

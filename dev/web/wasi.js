@@ -2,8 +2,8 @@
 // JavaScript object. In a worker, a tab, or node; no library.
 //
 //     const trainer = await trainGpt2(bytesOrModule, ["--layers", "2", ...]);   // throws its message
-//     trainer.parameters    trainer.step()    trainer.evaluate(16384)    trainer.floor()
-//     trainer.sample(200, 0)    trainer.hash()    trainer.bytes()
+//     trainer.step()    trainer.evaluate(16384)    trainer.floor()
+//     trainer.sample(200, 0)    trainer.hash()
 //     const { text, event } = await planGpt2(bytesOrModule, ["--plan", ...]);   // and of its log
 "use strict";
 
@@ -44,7 +44,7 @@ async function startGpt2(source, flags) {
   exports._initialize();
   new Uint8Array(memory.buffer).set(new TextEncoder().encode(flags.join("\0") + "\0\0"),
                                     exports.web_flags());
-  return { exports, written, memory };
+  return { exports, written };
 }
 
 async function planGpt2(source, flags) {
@@ -54,9 +54,9 @@ async function planGpt2(source, flags) {
 }
 
 async function trainGpt2(source, flags) {
-  const { exports, written, memory } = await startGpt2(source, flags);
+  const { exports, written } = await startGpt2(source, flags);
+  exports.web_open();
   return {
-    parameters: exports.web_open(),
     step: exports.web_step,
     evaluate: exports.web_eval,
     floor: exports.web_floor,
@@ -69,7 +69,6 @@ async function trainGpt2(source, flags) {
       const half = high => (exports.web_hash_half(high) >>> 0).toString(16).padStart(8, "0");
       return half(1) + half(0);
     },
-    bytes: () => memory.buffer.byteLength,
   };
 }
 

@@ -329,10 +329,10 @@ def tell_fits(e, fits):
     of = [{row["seed"]: row["updates"] for row in e.rows(
         "runs", size=fits[-1].size, reading="weights", target_nats=fits[-1].target,
         batch_tokens=p.batch, lr=p.lr)} for p in (small, large)]
-    logs = [math.log(of[1][seed] / n) for seed, n in of[0].items() if n and of[1].get(seed)]
-    if logs:
+    ratios = [of[1][seed] / n for seed, n in of[0].items() if n and of[1].get(seed)]
+    if ratios:
         e.found(f"updates of {large.batch} tokens over {small.batch}, {fits[-1].size} to "
-                f"{fits[-1].target:g} nats, all {len(logs)} seeds", *fit.ratio_interval(logs))
+                f"{fits[-1].target:g} nats, all {len(ratios)} seeds", *fit.ratio_interval(ratios))
     for words, low, high in [("below B_crit/8", 0.0, 0.125), ("above 3 B_crit", 3.0, math.inf)]:
         above = [p.median > fit.predicted_updates(p.batch, g.knee.s_min, g.knee.b_crit)
                  for g in fits for p in g.points if low <= p.batch / g.knee.b_crit < high]

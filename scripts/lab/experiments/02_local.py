@@ -9,7 +9,6 @@ hardly matters. Here all batches leave the same checkpoint (local_knee.py). Seed
 learning rates (table `tuned`) are not those that are reported. One group asks where the knee is in
 *sequences*: the same model and tokens, 32 and 256 to a sequence.
 """
-import math
 from collections import namedtuple
 from statistics import fmean as mean, geometric_mean
 
@@ -57,7 +56,7 @@ def rates(e, plan, group):
     an earlier run did not tune."""
     known = {} if e.size == "tiny" else {
         (row["trained_tokens"], row["batch_tokens"]): (row["lr_times"], row["updates"], row["edge"])
-        for row in kept.only(kept.table(e.label, "tuned"), size=group.size, seq_len=group.T)}
+        for row in kept.table(e.label, "tuned", size=group.size, seq_len=group.T)}
     if all((moment, k * plan.batch) in known for moment in plan.moments for k in plan.ks):
         return known
     return {(local.tokens, batch): (point.lr, point.median, int(point.edge))
@@ -110,24 +109,20 @@ def read_moments(e):
 
 
 def ratios(e, moment):
-    """[(seed, updates of the smallest batch, of the one that is FAR times larger)] where both
-    crossed."""
+    """How many times the updates the smallest batch takes of the one that is FAR times larger, for
+    each seed of which both crossed."""
     small = min(moment.updates)
     a, b = moment.updates[small], moment.updates.get(small * FAR[e.size], {})
-    return [(seed, a[seed], b[seed]) for seed in a if seed in b]
-
-
-def quotient(e, moment):
-    """(ratio of updates, low, high)"""
-    return fit.ratio_interval([math.log(a / b) for _, a, b in ratios(e, moment)])
+    return [a[seed] / b[seed] for seed in a if seed in b]
 
 
 def constant_rate(e, size):
     """[(fewest tokens measured, B_crit, low, high)] of 02_knee.py for that size."""
-    def of(name):
-        return kept.only(kept.table("02_knee", name, e.args.out), size=size, reading="weights")
-    return [(min(p["tokens_median"] for p in kept.only(of("points"), target_nats=f["target_nats"])),
-             f["b_crit"], f["b_crit_low"], f["b_crit_high"]) for f in of("fit") if not f["refused"]]
+    of = {"out": e.args.out, "size": size, "reading": "weights"}
+    return [(min(p["tokens_median"] for p in kept.table("02_knee", "points", **of,
+                                                        target_nats=f["target_nats"])),
+             f["b_crit"], f["b_crit_low"], f["b_crit_high"])
+            for f in kept.table("02_knee", "fit", **of) if not f["refused"]]
 
 
 def conclude(e):
@@ -139,7 +134,7 @@ def conclude(e):
     for m in found:
         at = f"{m.size}, sequences of {m.T}, after {m.tokens:,} tokens"
         if ratios(e, m):
-            e.found(f"{at}: updates of the small batch over the large", *quotient(e, m))
+            e.found(f"{at}: updates of the small batch over the large", *fit.ratio_interval(ratios(e, m)))
         if not m.knee.reason:
             e.found(f"{at}: B_crit in tokens", m.knee.b_crit, m.knee.low, m.knee.high)
     first = [m for m in found if (m.size, m.T) == (found[0].size, found[0].T)]
@@ -148,7 +143,8 @@ def conclude(e):
         e.found(f"exponent of B_crit in trained tokens, {first[0].size}",
                 *fit.power_law([m.tokens for m in knees], [m.knee.b_crit for m in knees]))
     figures(e, found, first, knees)
-    return [("", *quotient(e, first[-1]))] if len(ratios(e, first[-1])) > 1 else []
+    last = ratios(e, first[-1])
+    return [("", *fit.ratio_interval(last))] if len(last) > 1 else []
 
 
 # ---------------------------------------------------------------- figures

@@ -2,24 +2,17 @@
 """Experiment 2, the knee over model size and training so far, by scripts/lab/plans/02_size.md.
 
     scripts/lab/experiments/02_size.py --quick
-    scripts/lab/experiments/02_size.py --cell 85M 1048576 --trainer ./train_gpt2cu --jobs 6
 
 As in 02_local.py all batches leave the same checkpoint. Here the rate before it is tuned for every
-cell, a size after so many tokens, and weight decay forgets as many tokens at every batch. --cell
-measures one and stops: cells come from several machines, and lie in OUT/02_size/cells.
+cell, a size after so many tokens, and weight decay forgets as many tokens at every batch.
 """
 import math
-import os
-import sys
 from collections import namedtuple
 
 import numpy as np
 import fit
-import kept
 import lab
 import local_knee
-
-PLAN = os.path.join(kept.LAB, "plans", "02_size.md")
 
 # rate: a first guess, for the smallest batch. ks: the branches' batches, in units of that.
 Size = namedtuple("Size", "layers heads channels rate ks")
@@ -39,16 +32,10 @@ CELLS = {"tiny": [("35k", 8192), ("35k", 12288)], "quick": [("35k", 2 ** 18), ("
 OF = ["size", "trained_tokens"]                  # what names a cell, in every table
 
 
-def arguments(parser):
-    parser.add_argument("--cell", nargs=2, metavar=("SIZE", "TOKENS"))
+CHOOSES = 20                                     # the seed of the rates; others measure
 
 
 # ---------------------------------------------------------------- runs
-
-def seeds(e):
-    """(the one that chooses, those that measure)"""
-    return e.pick((20, (21, 22)), (20, (21, 22)), (20, (21, 22, 23, 24)))
-
 
 def plan_of(e, size, tokens, rate):
     s, batch = SIZES[size], e.pick(64, 256, 256)
@@ -64,66 +51,45 @@ def plan_of(e, size, tokens, rate):
 def annealed(e, size, tokens, rates):
     """{rate: the loss of the seed that chooses, trained at it and annealed over a sixteenth}"""
     plans = {rate: plan_of(e, size, tokens, rate) for rate in rates}
-    seed = seeds(e)[0]
-    e.run([job for plan in plans.values() for job in local_knee.trunk_jobs(plan, [seed])])
-    jobs = {rate: local_knee.branch_job(plan, seed, 0, 1, 0, max(2, tokens // 16 // plan.batch))
+    e.run([job for plan in plans.values() for job in local_knee.trunk_jobs(plan, [CHOOSES])])
+    jobs = {rate: local_knee.branch_job(plan, CHOOSES, 0, 1, 0, max(2, tokens // 16 // plan.batch))
             for rate, plan in plans.items()}
     runs = e.run(list(jobs.values()))
     return {rate: runs[job.name].val for rate, job in jobs.items()}
 
 
 def best_rate(e, size, tokens):
-    """(rate, {rate: annealed loss}): the lowest lies between two that were tried."""
+    """The rate with the lowest annealed loss lies between two that were tried."""
     first, loss, powers = SIZES[size].rate, {}, [-1, 0, 1]
     while powers:
         loss.update(annealed(e, size, tokens, [first * 2.0 ** power for power in powers]))
         best = min(sorted(loss), key=loss.get)
         at = round(math.log2(best / first))
         powers = [p for p in (at - 1, at + 1) if first * 2.0 ** p not in loss]
-    return best, loss
+    return best
 
 
-def points(local):
-    return [[batch, p.lr, p.median, bool(p.edge)] for batch, p in sorted(local.points.items()) if p]
-
-
-def measure_cell(e, size, tokens):
-    """A cell: what is in its file, which is written if it is not there."""
-    path = os.path.join(e.dir, "cells", f"{size}_{tokens}.json")
-    cell = kept.load(path)
-    if cell:
-        return cell
-    commit = lab.output_of("git", "log", "-1", "--format=%h", "--", PLAN).strip()
-    if not commit and e.size == "full":
-        lab.fail(f"{PLAN} is not committed: a plan is older than its runs")
-    chooses, fresh = seeds(e)
-    rate, tried = best_rate(e, size, tokens)
-    plan = plan_of(e, size, tokens, rate)
-    tuned, = local_knee.sweep(e, plan, [chooses])
-    known = {(tokens, batch): (p.lr, p.median) for batch, p in tuned.points.items() if p}
-    plan = plan._replace(ks=tuple(k for k in plan.ks if (tokens, k * plan.batch) in known))
-    cell = {"size": size, "tokens": tokens, "plan": commit, "machine": e.machine,
-            "parameters": 12 * SIZES[size].layers * SIZES[size].channels ** 2, "rate": rate,
-            "annealed": tried, "tuned": points(tuned),
-            "seeds": [{"seed": s.seed, "target": s.loss, "noise": s.noise, "points": points(s)}
-                      for s in local_knee.sweep(e, plan, fresh, known)]}
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    lab.write_json(path, cell)
-    return cell
-
-
-def write(e, cells):
-    e.table("cells", [*OF, "parameters", "rate", "machine", "plan"],
-            [[c["size"], c["tokens"], c["parameters"], c["rate"], c["machine"], c["plan"]]
-             for c in cells])
-    e.table("tuned", [*OF, "batch_tokens", "lr_times", "updates", "edge"],
-            [[c["size"], c["tokens"], *p[:3], int(p[3])] for c in cells for p in c["tuned"]])
-    e.table("seeds", [*OF, "seed", "target_nats", "noise_scale_tokens"],
-            [[c["size"], c["tokens"], s["seed"], s["target"], s["noise"]]
-             for c in cells for s in c["seeds"]])
-    e.table("branches", [*OF, "seed", "batch_tokens", "updates"],
-            [[c["size"], c["tokens"], s["seed"], p[0], p[2]]
-             for c in cells for s in c["seeds"] for p in s["points"]])
+def measure(e):
+    cells, tuned, seeds, branches = [], [], [], []
+    commit = lab.output_of("git", "log", "-1", "--format=%h", "--", "scripts/lab/plans/02_size.md")
+    for size, tokens in CELLS[e.size]:
+        of, rate = [size, tokens], best_rate(e, size, tokens)
+        plan = plan_of(e, size, tokens, rate)
+        chosen, = local_knee.sweep(e, plan, [CHOOSES])
+        points = {batch: p for batch, p in sorted(chosen.points.items()) if p}
+        known = {(tokens, batch): (p.lr, p.median) for batch, p in points.items()}
+        plan = plan._replace(ks=tuple(k for k in plan.ks if k * plan.batch in points))
+        cells.append([*of, 12 * SIZES[size].layers * SIZES[size].channels ** 2, rate, e.machine,
+                      commit.strip()])
+        tuned += [[*of, batch, p.lr, p.median, int(p.edge)] for batch, p in points.items()]
+        for s in local_knee.sweep(e, plan, e.pick((21, 22), (21, 22), (21, 22, 23, 24)), known):
+            seeds.append([*of, s.seed, s.loss, s.noise])
+            branches += [[*of, s.seed, batch, p.median]
+                         for batch, p in sorted(s.points.items()) if p]
+    e.table("cells", [*OF, "parameters", "rate", "machine", "plan"], cells)
+    e.table("tuned", [*OF, "batch_tokens", "lr_times", "updates", "edge"], tuned)
+    e.table("seeds", [*OF, "seed", "target_nats", "noise_scale_tokens"], seeds)
+    e.table("branches", [*OF, "seed", "batch_tokens", "updates"], branches)
 
 
 # ---------------------------------------------------------------- from the tables on
@@ -141,10 +107,6 @@ def knees(e):
     return found
 
 
-def interval(values):
-    return fit.ratio_interval([math.log(value) for value in values])
-
-
 def exponents(b_crit, x):
     """For each seed the slope of log B_crit. b_crit: {cell: {seed: B_crit}}, x: {cell: value}."""
     shared = set.intersection(*(set(of) for of in b_crit.values()))
@@ -158,7 +120,7 @@ def conclude(e):
     for cell in e.rows("cells"):
         parameters[cell["size"], cell["trained_tokens"]] = cell["parameters"]
     for (size, tokens), of in found.items():
-        e.found(f"{size} after {tokens:,} tokens: B_crit in tokens", *interval(of.values()))
+        e.found(f"{size} after {tokens:,} tokens: B_crit in tokens", *fit.ratio_interval(of.values()))
     verdict = []
     at = 2 ** 20
     for sizes in (ENDPOINT, tuple(SIZES)):
@@ -186,7 +148,7 @@ def conclude(e):
 def draw(found):
     curves = []
     for size in SIZES:
-        own = sorted((tokens, *interval(of.values())) for (s, tokens), of in found.items()
+        own = sorted((tokens, *fit.ratio_interval(of.values())) for (s, tokens), of in found.items()
                      if s == size)
         if own:
             curves.append(lab.Curve(f"{size} parameters", *zip(*own)))
@@ -195,16 +157,9 @@ def draw(found):
                       "The critical batch size grows with training, hardly with the model")
 
 
-def measure(e):
-    if e.args.cell:
-        measure_cell(e, e.args.cell[0], int(e.args.cell[1]))
-        sys.exit()
-    write(e, [measure_cell(e, *cell) for cell in CELLS[e.size]])
-
-
 if __name__ == "__main__":
     lab.experiment(
-        2, "size", measure, conclude, endpoint=(-0.2, 0.1), arguments=arguments,
+        2, "size", measure, conclude, endpoint=(-0.2, 0.1),
         title="The knee over model size",
         question="Does a larger model bear a larger batch, or only a longer trained one?",
         prediction="After 1,048,576 tokens, from 35k to 3.2M parameters, B_crit grows as "

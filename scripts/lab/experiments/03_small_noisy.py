@@ -72,19 +72,14 @@ def run_fresh(e, plan):
              for (_, power, seed), run in sorted(m.runs.items())])
 
 
-class Repeat(lab.Tuned):
+def repeat(e, plan, batch):
     """One batch on repeated data; the best rate has the lowest validation loss of any moment."""
-
-    def __init__(self, e, plan, batch):
-        tuning, *fresh = plan["repeated_seeds"]
-        super().__init__(lambda _, power, seed: repeat_job(e, plan, batch, power, seed),
-                         {"": round(0.5 * math.log2(batch / 512))},
-                         {"first": tuning, "seeds": fresh, "grid": [0, 1],
-                          "extend": (-5, 6) if e.size == "full" else None})
-        self.batch = batch
-
-    def score(self, run):
-        return lowest(run.evals)
+    tuning, *fresh = plan["repeated_seeds"]
+    return lab.Tuned(lambda _, power, seed: repeat_job(e, plan, batch, power, seed),
+                     {"": round(0.5 * math.log2(batch / 512))},
+                     {"first": tuning, "seeds": fresh, "grid": [0, 1],
+                      "extend": (-5, 6) if e.size == "full" else None},
+                     lambda run: lowest(run.evals))
 
 
 def repeat_job(e, plan, batch, power, seed):
@@ -104,9 +99,10 @@ def run_repeated(e, plan):
     """Writes the table `repeated`: all evaluations; the first seed's, which chose the rate, too."""
     e.table("repeated", ["batch_tokens", "lr", "seed", "at_edge", "tokens", "train_loss",
                          "val_loss"],
-            [[m.batch, run.start.get("lr"), seed, int(m.at_edge()), x["tokens"],
+            [[batch, run.start.get("lr"), seed, int(m.at_edge()), x["tokens"],
               x.get("train_eval_loss"), x["val_loss"]]
-             for m in lab.tune(e, [Repeat(e, plan, batch) for batch in plan["repeated"]])
+             for batch, m in zip(plan["repeated"], lab.tune(
+                 e, [repeat(e, plan, batch) for batch in plan["repeated"]]))
              for (_, power, seed), run in sorted(m.runs.items()) for x in run.evals])
 
 

@@ -3,13 +3,11 @@
 
     t = t_0 + tau b        b_half = t_0 / tau: with b_half tokens, half of the best speed 1/tau
 
-What gradient accumulation costs follows from t_0. Beside it: how long a rank waits for another one
-that has more work.
+What gradient accumulation costs follows from t_0.
 
     scripts/lab/experiments/04_one_device.py --quick
 """
 import math
-import os
 import random
 from collections import namedtuple
 from statistics import median
@@ -24,7 +22,6 @@ SLOW = 1.15                                      # a control may take so many ti
 BLOCKS = 2, 5, 9                                 # that a control must keep: tiny, quick, full
 ENDS = "", "_low", "_high"                       # of a column with an interval
 JUDGED = "0.8M"                                  # the endpoint's model, on one core
-UNEVEN = 20, 16                                  # sequences of two ranks' shares
 SPIN = {"GOMP_SPINCOUNT": "10000"}               # threads spin briefly, as is the default
 
 # A value and its 90% interval.
@@ -75,15 +72,6 @@ def kept_blocks(controls):
     return [i for i, pair in enumerate(zip(fine, fine[1:])) if all(pair)]
 
 
-def pair_jobs(e, block):
-    """Two runs at the same time, as ranks of one update with UNEVEN shares. The smaller share makes
-    more updates, so that both run as long."""
-    name, steps = e.pick("35k", "0.8M", "0.8M"), e.pick(6, 12, 30)
-    return [lab.Job(f"uneven_{name}_{n}_block{block}", e.timing(
-        lab.model(name, T), n * T, n, math.ceil(steps * UNEVEN[0] / n)),
-        program=os.path.join(".", "train_gpt2")) for n in UNEVEN]
-
-
 def measure(e):
     """Blocks, each with every setting in turn: a slow phase of the machine hits all of them. More
     blocks, up to a limit, for those between disturbed controls."""
@@ -95,18 +83,15 @@ def measure(e):
             env=SPIN if n > 1 else {}) for n in sorted({1, lab.processors()})}
         runs = e.run(list(jobs.values()))
         return {n: fast_quarter(runs[j.name].steps) for n, j in jobs.items()}
-    controls, rows, pairs, sizes, made = [control(0)], [], [], {}, 0
+    controls, rows, sizes, made = [control(0)], [], {}, 0
     while made < most and (made < blocks or len(kept_blocks(controls)) < blocks):
-        jobs, uneven = timings(e, made), pair_jobs(e, made)
+        jobs = timings(e, made)
         runs = e.run(list(jobs.values()))
         for of, j in jobs.items():
             run = runs[j.name]
             sizes[of[0], run.start["parameters"], T] = None
             rows.append([made, *of, fast_quarter(run.steps),
                          fast_quarter(run.steps, "seconds_optimizer")])
-        if lab.processors() > 1:
-            pairs.append((made, *(fast_quarter(run.steps)
-                                  for run in e.run(uneven, together=True).values())))
         made += 1
         controls.append(control(made))
     chosen = kept_blocks(controls) if e.size != "tiny" else list(range(made))
@@ -116,16 +101,6 @@ def measure(e):
     e.table("controls", ["before_block", "threads", "seconds"],
             [[i, n, took] for i, of in enumerate(controls) for n, took in of.items()])
     e.table("models", ["model", "parameters", "seq_len"], list(sizes))
-    e.table("uneven", ["tokens_one", "tokens_other", "seconds_one", "seconds_other",
-                       "share_waited", "share_waited_low", "share_waited_high"],
-            [uneven_row([pair for i, *pair in pairs if not chosen or i in chosen])] * bool(pairs))
-
-
-def uneven_row(pairs):
-    """Of two ranks that share 36 sequences. waited: the share of an update that the faster of them
-    waits."""
-    waited = median_range([1.0 - min(pair) / max(pair) for pair in pairs])
-    return [*(T * n for n in UNEVEN), *map(median, zip(*pairs)), *waited]
 
 
 # ---------------------------------------------------------------- numbers, from the tables
@@ -242,7 +217,7 @@ def conclude(e):
         e.found(f"{row['model']}, {row['accumulation']} micro-batches of "
                 f"{row['micro_batch_tokens']} tokens: longer than one pass, measured less by t_0",
                 *(row["difference" + end] for end in ENDS))
-    for row in e.rows("uneven"):
+    for row in e.rows("uneven"):                 # kept from an earlier script
         e.found("two ranks with 640 and 512 tokens: share of an update that the second waits",
                 *(row["share_waited" + end] for end in ENDS))
     blocks = {row["block"]: row["kept"] for row in e.rows("seconds")}

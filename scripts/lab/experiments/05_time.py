@@ -90,17 +90,12 @@ def seconds_of(run):
     return [step["seconds"] for step in run.steps[3:]]
 
 
-def link(e, parameters, turn):
+def link(parameters):
     """{"alpha", "beta"}: seconds of an all-reduce for a message and for a byte, measured up to that
-    size and kept beside the runs; a full run takes none from a quick one."""
-    path = os.path.join(e.dir, "runs", f"link_{e.size}_{turn}.json")
-    if not os.path.exists(path):
-        printed = lab.output_of(LAUNCH, "-n", str(RANKS), BENCH, str(parameters))
-        try:
-            lab.write_json(path, json.loads(lab.last_line(printed)))
-        except ValueError:
-            lab.fail(f"{LAUNCH} -n {RANKS} {BENCH} {parameters}: it measured no all-reduce")
-    return kept.load(path)
+    size."""
+    printed = lab.output_of(LAUNCH, "-n", str(RANKS), BENCH, str(parameters))
+    return json.loads(lab.last_line(printed)) if printed else lab.fail(
+        f"{LAUNCH} -n {RANKS} {BENCH} {parameters}: it measured no all-reduce")
 
 
 def weights(run):
@@ -126,7 +121,7 @@ def measure_block(e, model, turn):
     runs = {arm: runs[job.name] for arm, job in wanted.items()}
     pair = e.run([share_job(e, model, turn, name) for name in ("pair", "other")], together=True)
     parameters = runs["small"].start["parameters"]
-    block = {"turn": turn, "parameters": parameters, **link(e, parameters, turn),
+    block = {"turn": turn, "parameters": parameters, **link(parameters),
              "solo": median(seconds_of(runs["solo"])),
              "share": fit.slowest(sum(map(seconds_of, pair.values()), []), 2),
              "same_bits": int(weights(runs["accumulated"]) == weights(runs["shared"]))}

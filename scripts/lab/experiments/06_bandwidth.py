@@ -93,7 +93,8 @@ class Choice(lab.Tuned):
     def __init__(self, e, batch, every=0):
         self.e, self.batch, self.every = e, batch, every
         middle = 1 if batch < 4096 else 2
-        super().__init__(self.make, {v: middle for v in (e.outer if every else [None])}, e.plan)
+        super().__init__(self.make, {v: middle for v in (e.outer if every else [None])}, e.plan,
+                         lambda run: run.updates_at(e.target) or math.inf)
 
     def make(self, outer, k, seed):
         name, ranks, more = f"tune_b{self.batch}", 1, []
@@ -102,9 +103,6 @@ class Choice(lab.Tuned):
             more = diloco_flags(self.every, outer)
         return lab.Job(f"{name}_lr{rate(k):g}_s{seed}",
                        flags(self.e, self.batch, k, seed, ranks, self.every) + more, ranks=ranks)
-
-    def score(self, run):
-        return run.updates_at(self.e.target) or math.inf
 
     def updates(self):
         """Of the first seed at the best rate."""
@@ -214,9 +212,9 @@ def ratio(slow, fast):
     """(how many times as long the slow rows take, low, high): the mean of logarithms seed by seed,
     with the 90% t-interval of these seeds alone; NaN where a target was not reached."""
     seconds = [{row["seed"]: row["seconds_to_target"] for row in rows} for rows in (slow, fast)]
-    logs = [math.log(seconds[0][seed] / seconds[1][seed])
-            if seconds[0][seed] and seconds[1][seed] else math.nan for seed in seconds[0]]
-    return fit.ratio_interval(logs)
+    return fit.ratio_interval([
+        seconds[0][seed] / seconds[1][seed] if seconds[0][seed] and seconds[1][seed] else math.nan
+        for seed in seconds[0]])
 
 
 def lane_of(race_rows, link, method):

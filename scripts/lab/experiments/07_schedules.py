@@ -54,20 +54,16 @@ class Course(lab.Tuned):
 def constant(e, batch, seeds):
     whole = next(n for n in range(16, 0, -1) if batch // T % n == 0)
     return Course(e, f"constant{batch}", f"constant {batch:,}",
-                  ["--batch-tokens", batch, "--beta2", beta2(batch)], whole, e.pick(3, 2, 3),
-                  e.pick([0], [0, 1], [-1, 0, 1]), seeds)
+                  ["--batch-tokens", batch, "--beta2", lab.half_life_beta2(batch)], whole,
+                  e.pick(3, 2, 3), e.pick([0], [0, 1], [-1, 0, 1]), seeds)
 
 
 def growing(e, name, label, schedule, seeds, at=SMALL):
     """Its rate is for all batches alike; that of the full run is known from an earlier sweep. at:
     the batch that --beta2 is for."""
     return Course(e, name, label, ["--batch-tokens", at, "--batch-schedule", schedule, "--beta2",
-                                   beta2(at)], PART, e.pick(4, 2, 4), e.pick([0], [0, 1], [0]),
-                  seeds)
-
-
-def beta2(batch):
-    return f"{lab.half_life_beta2(batch):.9g}"
+                                   lab.half_life_beta2(at)], PART, e.pick(4, 2, 4),
+                  e.pick([0], [0, 1], [0]), seeds)
 
 
 def compare(e, course, batch=None):

@@ -80,8 +80,8 @@ def read_learning(e):
 
 def averaged(e, model):
     """The same for the average of the weights, which a constant rate handicaps less."""
-    rows = kept.only(kept.table("02_knee", "points", source(e)), size=model.name,
-                     reading="averaged", target_nats=model.target)
+    rows = kept.table("02_knee", "points", source(e), size=model.name, reading="averaged",
+                      target_nats=model.target)
     return [Learned(row["batch_tokens"], row["best_lr"], row["updates_median"]) for row in rows]
 
 
@@ -118,7 +118,7 @@ def check(e):
     """[(seconds by the clock, seconds measured)] of experiment 5's kept blocks, on two real
     ranks; and the row of its model, None without."""
     of = next(iter(kept.table("05_time", "model", source(e))), None)
-    rows = kept.only(kept.table("05_time", "blocks", source(e)), kept=1) if of else []
+    rows = kept.table("05_time", "blocks", source(e), kept=1) if of else []
     return [(row["updates_shared"] * (row["share"] + of["messages"] * row["alpha"]
                                       + 4.0 * of["parameters"] * row["beta"]),
              row["seconds_shared"]) for row in rows], of
@@ -191,7 +191,7 @@ def conclude(e):
     if (LINKS[0], LANES[-1]) in lanes:
         e.found("Mbit/s below which 64 workers lose to one", 8e-6 * slowest_link(
             model, learned, shares, parameters, lanes[LINKS[0], 1].seconds))
-    curves = kept.only(kept.table("02_knee", "curves", source(e)), size=model.name)
+    curves = kept.table("02_knee", "curves", source(e), size=model.name)
     e.figure("race", draw_race(model, lanes, curves),
              alt="Validation loss against seconds of a virtual clock for 1, 8 and 64 workers.",
              caption="Dashed: modelled. Losses are of real runs; seconds are the slowest of n "

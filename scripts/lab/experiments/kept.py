@@ -38,9 +38,10 @@ def rows(table):
     return [dict(zip(table["columns"], row)) for row in table["rows"]] if table else []
 
 
-def table(label, name, out=None):
+def table(label, name, out=None, **wanted):
+    """The rows of a result's table with these values."""
     found = read(label, out=out)
-    return rows(found["tables"].get(name)) if found else []
+    return only(rows(found["tables"].get(name)), **wanted) if found else []
 
 
 def only(table_rows, **wanted):
@@ -57,14 +58,13 @@ def grouped(table_rows, *keys):
 
 def number(label, what):
     """(value, low, high) that an experiment has found; None without."""
-    return next((tuple(row.values())[1:] for row in table(label, "numbers")
-                 if row["what"] == what), None)
+    return next((tuple(row.values())[1:] for row in table(label, "numbers", what=what)), None)
 
 
 def best_rate(size, target, batch):
     """The best learning rate that experiment 2's sweep found for a batch and a loss; None if it did
     not go there."""
-    return next((row["best_lr"] for row in only(table("02_knee", "points"), size=size,
+    return next((row["best_lr"] for row in table("02_knee", "points", size=size,
                  reading="weights", target_nats=target, batch_tokens=batch)), None)
 
 
@@ -74,10 +74,9 @@ TUNED = (1, 2)                       # seeds of experiment 2 that choose rates, 
 def pooled(size, target, out=None):
     """{batch: (rate, {seed: updates})}: all seeds of a size that experiment 2 trained to a loss at
     the rate chosen for it; those that chose it are not among them."""
-    runs = [row for row in only(table("02_knee", "runs", out), size=size, reading="weights",
-                                target_nats=target) if row["seed"] not in TUNED]
-    chosen = {row["batch_tokens"]: row["best_lr"] for row in only(
-        table("02_knee", "points", out), size=size, reading="weights", target_nats=target)}
+    of = {"out": out, "size": size, "reading": "weights", "target_nats": target}
+    runs = [row for row in table("02_knee", "runs", **of) if row["seed"] not in TUNED]
+    chosen = {row["batch_tokens"]: row["best_lr"] for row in table("02_knee", "points", **of)}
     found = {}
     for row in runs:
         if row["lr"] == chosen.get(row["batch_tokens"], row["lr"]) and row["updates"]:

@@ -376,17 +376,14 @@ class Tuned:
     plan      "first": the seed of the grid; "also": more seeds of it, or left out; "seeds": the
               others; "grid": its rates around middle; "extend": the lowest and highest k that a
               grid may grow to, or None
+    score     of a run: what the best rate makes smallest
     """
 
-    def __init__(self, job, middle, plan):
-        self.job, self.plan = job, plan
+    def __init__(self, job, middle, plan, score=lambda run: run.val):
+        self.job, self.plan, self.score = job, plan, score
         self.choosing = [plan["first"], *plan.get("also", [])]
         self.grid = {(v, k + i) for v, k in middle.items() for i in plan["grid"]}
         self.runs = {}                                       # (variant, k, seed) -> Run
-
-    def score(self, run):
-        """What the best rate makes smallest."""
-        return run.val
 
     def best(self):
         """(variant, k)"""
@@ -429,15 +426,14 @@ def tune(e, methods):
 # ---------------------------------------------------------------- an experiment
 
 class Experiment:
-    def __init__(self, number, name, title, question, prediction, retrospective=False,
-                 arguments=None):
+    def __init__(self, number, name, title, question, prediction, retrospective=False):
         import matplotlib                                    # if it is missing, no run is made
         matplotlib.rcParams.update({"font.size": 10, "legend.frameon": False, "legend.fontsize": 9,
                                     "axes.titlesize": 10.5, "figure.dpi": 100})
         self.number, self.name, self.title = number, name, title
         self.question, self.prediction, self.retrospective = question, prediction, retrospective
         self.label = f"{number:02d}_{name}"
-        self.args = self.read_arguments(arguments)
+        self.args = self.read_arguments()
         self.dir = os.path.join(self.args.out, self.label)
         self.settings, self.figures, self.tables = [], [], {}
         self.run_seconds, self.loads = 0.0, []
@@ -449,7 +445,7 @@ class Experiment:
 
     # -- the command line
 
-    def read_arguments(self, arguments):
+    def read_arguments(self):
         parser = argparse.ArgumentParser(description=f"{self.title}: {self.question}")
         size = parser.add_mutually_exclusive_group()
         size.add_argument("--quick", action="store_const", const="quick", dest="size",
@@ -462,8 +458,6 @@ class Experiment:
         parser.add_argument("--trainer", metavar="PATH", help="default: ./train_gpt2")
         parser.add_argument("--kept", action="store_true", help="make no run; the committed tables "
                             "give the numbers, the figures and the verdict again")
-        if arguments:
-            arguments(parser)
         args = parser.parse_args()
         args.size = args.size or "full"
         here = os.getcwd()

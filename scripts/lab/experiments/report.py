@@ -42,7 +42,7 @@ def page(records):
     return ("<!DOCTYPE html>\n<meta charset='utf-8'>\n<title>The batch-size laboratory</title>\n"
             "<style>body { font: 16px/1.5 sans-serif; max-width: 50rem; margin: auto; }\n"
             "img { max-width: 100%; } td { padding: 0 .5rem; text-align: left; }</style>\n"
-            "<h1>The batch-size laboratory</h1>\n" + table(overview)
+            "<h1>The batch-size laboratory</h1>\n" + table([], overview)
             + "\n".join(section(label, of) for label, of in records.items()) + "\n")
 
 
@@ -55,15 +55,18 @@ def section(label, of):
             f"<p><strong>Question.</strong> {esc(of['question'])}</p>\n"
             f"<p><strong>Predicted.</strong> {esc(of['prediction'])}</p>\n"
             f"<p><strong>{esc(kept.verdict(of).capitalize())}</strong>: {esc(of['why'])}</p>\n"
-            + figures + table(of["tables"].get("numbers", {"rows": []})["rows"])
+            + figures + table([], [["" if x is None else kept.told(x) for x in row] for row in
+                                   of["tables"].get("numbers", {"rows": []})["rows"]])
             + f"<p>{esc(' '.join(of['settings']))}</p><p>{esc(of['machine'])}; "
             f"<code>{esc(of['command'])}</code></p>")
 
 
-def table(rows):
-    return "<table>" + "".join("<tr>" + "".join(
-        f"<td>{'' if x is None else html.escape(kept.told(x))}</td>" for x in row) + "</tr>\n"
-        for row in rows) + "</table>\n"
+def table(head, rows, kind="", show=lambda cell: html.escape(str(cell))):
+    """HTML. show: makes it of a cell."""
+    return (f"<table class='{kind}'><thead><tr>" + "".join(f"<th>{cell}</th>" for cell in head)
+            + "</tr></thead><tbody>" + "".join("<tr>" + "".join(
+                f"<td>{show(cell)}</td>" for cell in row) + "</tr>\n" for row in rows)
+            + "</tbody></table>\n")
 
 
 def main():
