@@ -37,7 +37,7 @@ const Option train_table[] = {
       "adaptive:ETA,MIN,MAX grows when the noise exceeds ETA times the gradient's norm", NULL },
     { "batch-lr", "RULE", OPT_CHOICE, FIELD(batch_lr), "none", 0, 0,
       "none|sqrt|linear",                    // in the order of BatchLr
-      "batch", "how the learning rate scales with a changing batch; --lr is for --batch-tokens",
+      "batch", "how the learning rate scales with a changing batch; --lr applies at --batch-tokens",
       NULL },
     { "noise-scale", NULL, OPT_FLAG, FIELD(noise_scale), NULL, 0, 0, NULL,
       "batch", "measure the gradient noise scale, an estimate of the critical batch size "
@@ -47,7 +47,7 @@ const Option train_table[] = {
       "adamw|sgd",                           // in the order of Optimizer
       "optimizer", "adamw, or sgd without momentum", NULL },
     { "average-tokens", "N", OPT_COUNT, FIELD(average_tokens), "0", 0, 1e15, NULL,
-      "optimizer", "keep an exponential moving average of the weights too, with this half-life "
+      "optimizer", "also keep an exponential moving average of the weights, with this half-life "
       "in tokens, and evaluate it", "no average" },
     { "lr", "X", OPT_REAL, FIELD(lr), "6e-4", 1e-12, 100, NULL,
       "optimizer", "the peak learning rate; sgd needs a far larger one, such as 0.03", NULL },
@@ -59,7 +59,7 @@ const Option train_table[] = {
     { "final-lr-frac", "X", OPT_REAL, FIELD(final_lr_frac), "0.1", 0, 1, NULL,
       "optimizer", "a decaying learning rate ends at this fraction of --lr", NULL },
     { "weight-decay", "X", OPT_REAL, FIELD(weight_decay), "0.1", 0, 100, NULL,
-      "optimizer", "decoupled weight decay, of matrices only", NULL },
+      "optimizer", "decoupled weight decay, for matrices only", NULL },
     { "beta1", "X", OPT_REAL, FIELD(beta1), "0.9", 0, 0.999999, NULL,
       "optimizer", "AdamW's decay rate of the first moment", NULL },
     { "beta2", "X", OPT_REAL, FIELD(beta2), "0.95", 0, 0.999999, NULL,
@@ -87,7 +87,7 @@ const Option train_table[] = {
     { "hellaswag", "FILE", OPT_TEXT, FIELD(hellaswag), NULL, 1, 0, NULL,
       "watch", "accuracy on HellaSwag (JSON lines), at each checkpoint and at the end", NULL },
     { "log", "FILE", OPT_TEXT, FIELD(log), NULL, 1, 0, NULL,
-      "watch", "the log, one JSON object per line; a run adds to one that exists",
+      "watch", "the log, one JSON object per line; a run appends to an existing one",
       "log.jsonl in --out; without --out, no log" },
 
     { "out", "DIR", OPT_TEXT, FIELD(out), NULL, 1, 0, NULL,
@@ -107,7 +107,7 @@ const Option train_table[] = {
     { "generate", "PROMPT", OPT_TEXT, FIELD(generate), NULL, 0, 0, NULL,
       "generate", "do not train; continue this text ('' begins a document)", NULL },
     { "max-new", "N", OPT_INT, FIELD(max_new), "256", 1, 1e6, NULL,
-      "generate", "the most tokens to generate", NULL },
+      "generate", "at most this many tokens", NULL },
     { "temperature", "X", OPT_REAL, FIELD(temperature), "0.8", 0, 100, NULL,
       "generate", "below 1 sharpens the distribution; 0 takes the likeliest token", NULL },
     { "top-k", "N", OPT_INT, FIELD(top_k), "0", 0, 1e6, NULL,
@@ -139,7 +139,7 @@ const Option train_table[] = {
       "ranks", "type in which gradients are sent; sums are fp32", NULL },
     { "exact-sum", NULL, OPT_FLAG, FIELD(exact_sum), NULL, 0, 0, NULL,
       "ranks", "sum micro-batches in one binary tree, so that 2, 4, 8... ranks compute the same "
-      "bits as one; needs memory for more gradients", NULL },
+      "bits as one; needs more memory for gradients", NULL },
     { "no-overlap", NULL, OPT_FLAG, FIELD(no_overlap), NULL, 0, 0, NULL,
       "ranks", "do not overlap communication with computation, to measure what overlap saves",
       NULL },
@@ -147,7 +147,7 @@ const Option train_table[] = {
       "ranks", "end the run when a rank has not answered for this long", NULL },
 
     { "threads", "N", OPT_INT, FIELD(threads), "0", 0, THREADS_MOST, NULL,
-      "machine", "threads, at most 4 a core; it changes no result", "all" },
+      "machine", "threads, at most 4 per core; no effect on results", "all" },
     { "seed", "N", OPT_COUNT, FIELD(seed), "1337", 0, 1e15, NULL,
       "machine", "seed of the weights, the order of the data, and sampling", NULL },
     { "recompute", "WHAT", OPT_CHOICE, FIELD(recompute), "none", 0, 0,
@@ -164,7 +164,7 @@ const Option train_table[] = {
     { "plan-search", NULL, OPT_FLAG, FIELD(plan_search), NULL, 0, 0, NULL,
       "machine", "find the fastest combination of data, tensor and pipeline parallelism, "
       "ZeRO, micro-batch and recomputation on --plan-gpu for --tokens, and stop; pipelines are "
-      "modelled only", NULL },
+      "only modelled", NULL },
 
     { "help", NULL, OPT_HELP, 0, NULL, 0, 0, NULL, "help", "print this text", NULL },
 };
