@@ -20,6 +20,8 @@ ranks='' port='' name='' grace=${LAUNCH_GRACE:-5}
 while [ $# -gt 0 ]; do
     case $1 in
         -h | --help) sed -n '2,/^set/s/^# \{0,1\}//p' "$0"; exit ;;
+        --hosts*) die "$1: on several machines use mpirun, srun, torchrun: dev/ranks/README.md" ;;
+        --restart*) die "$1: a shell's loop restarts a run: dev/ranks/README.md" ;;
         -n) ranks=${2:-} ;;
         --port) port=${2:-} ;;
         -*) die "$1: no such flag; see -h" ;;

@@ -61,6 +61,7 @@ while [ $# -gt 0 ]; do
             set -- "${1%%=*}" "${1#*=}" "${@:2}" ;;
         --gpus | --machines | --tokens | --out | --plan-gpu)
             [ $# -gt 1 ] || die "$1: needs a value" ;;
+        --hosts* | --restart*) die "$1: is no longer a flag; see dev/ranks/README.md" ;;
         --data | --train | --data=* | --train=*) fetches='' ;;
         --layers | --layers=*) sized=yes ;;
         --hellaswag | --hellaswag=*) measured=yes ;;

@@ -80,6 +80,8 @@ expected -n N and a program|-n x $rank
 -n: needs a value|-n
 --nodes: no such flag|-n 2 --nodes 3 $rank
 nowhere: no such program|-n 2 nowhere
+--hosts: on several machines use mpirun, srun, torchrun: dev/ranks|--hosts hosts $rank
+--restart: a shell's loop restarts a run: dev/ranks|-n 2 --restart 3 $rank
 END
     good "$launch" -h
     has "$dir/stdout" "The exit status is that of the rank that failed."
@@ -268,6 +270,7 @@ expected a model, d12, d24, d36 or d48|--gpus 8
 --gpus: 'x' is not a number|d12 --gpus x
 --tokens: 1000 are less than an update|d12 --gpus 1 --tokens 1000
 --machines: several need LAUNCH|d12 --machines 2 --gpus 8
+--hosts: is no longer a flag|d12 --machines 2 --gpus 8 --hosts hosts.txt
 END
     same "calls" "$(calls)" ''
 }

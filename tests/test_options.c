@@ -332,7 +332,8 @@ static bool parse(TrainOptions *o, Line *line, const char *words, Error *err) {
     return train_options_parse(o, line->argc, line->argv, err);
 }
 
-// What other programs call a flag, with either dash, leads to ours. What is named must exist.
+// What other programs call a flag, with either dash, leads to ours; so does a flag that is gone to
+// what replaces it. What is named must exist.
 TEST(flags_of_other_programs) {
     static const Row cases[] = {
         { "--max_iters=5", "!--max_iters: unknown flag; here it is --steps N" },
@@ -341,6 +342,7 @@ TEST(flags_of_other_programs) {
           "of an update" },
         { "-l 1e-3", "!-l: unknown flag; here it is --lr X" },
         { "--compile", "!--compile: unknown flag; there is none: make has compiled everything" },
+        { "--tf32", "!--tf32: unknown flag; it is gone; make train_gpt2cu PRECISION=tf32" },
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         TrainOptions o;

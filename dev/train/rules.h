@@ -189,7 +189,8 @@ typedef struct {
 extern const Option train_table[];
 extern const int train_rows;               // of train_table
 
-// Flags of nanoGPT, nanochat, transformers, llm.c (the letters) and llama.cpp.
+// Flags of nanoGPT, nanochat, transformers, llm.c (the letters) and llama.cpp; and, at the end,
+// those that are gone from this program.
 extern const OptionHint train_hints[];
 
 bool train_options_given(const TrainOptions *o, const char *name);
