@@ -4,7 +4,7 @@ with a line that helps, and so do typical mistakes; the commands keep a reader's
 
     tests/test_exercises.py [NAME...]              the tests of these names only
     SEED=2 tests/test_exercises.py right_solutions_pass       with other numbers
-    FAULTS=1 tests/test_exercises.py               both mistakes of each exercise, not the first;
+    FAULTS=1 tests/test_exercises.py               three mistakes of each exercise, not the first;
                                                    every blank; all open exercises and their
                                                    mistakes
 
@@ -37,11 +37,11 @@ PROGRAMS = [
     ["gradient_accumulation", "kv_cache", "sample_token", "ring_allreduce", "zero1",
      "attention_tiled"],
     ["warp_sum", "transpose_shared", "matmul_tiled"],
-    ["softmax_row", "find_the_race"]]
+    ["softmax_row", "layernorm_cuda", "find_the_race"]]
 RIGHT_PROGRAMS = [PROGRAMS[0], PROGRAMS[1] + PROGRAMS[2], PROGRAMS[3] + PROGRAMS[4]]
 OPEN = [e for e in EXERCISES if not e.function]
 ALL = os.environ.get("FAULTS") == "1"
-MISTAKES = 2 if ALL else 1
+MISTAKES = 3 if ALL else 1
 BY_THREADS = [RACE, SCRATCH, SHARED, BITS]       # what dev/exercises/threads.c finds, with gcc
 
 

@@ -2,6 +2,8 @@
 // counted by the emulator, where g++ compiles it: MOST is at most twice what the original asks for.
 #define COSTS D(numbers_loaded, MOST, "i", 1) D(numbers_stored, MOST, "i", 1) \
      D(sectors_of_global_memory, MOST, "i", 1)
+#define COSTS_OF_ROWS "; a row's lanes share its columns, lane, lane + 32, ..., so that " \
+     "neighbours have neighbouring addresses"
 
 CASE(warp_sum, "n9 r8", 100,
      F(out, OUT, "wl", n*r, 32) F(x, IN, "wl", n*r, 32) D(exchanges_of_a_warp, IO, "i", 1),
@@ -16,8 +18,15 @@ CASE(softmax_row, "N9 C300 r8", 500,
      CALL(softmax_launch(p, x, N, C, r);
           costs(numbers_loaded, numbers_stored, sectors_of_global_memory)),
      "p is e^(x - the row's largest), divided by the sum of these over the row, of all lanes; warp "
-     "n of the grid owns row n, its lanes columns lane, lane + 32, ..., so that neighbours have "
-     "neighbouring addresses")
+     "n of the grid owns row n" COSTS_OF_ROWS)
+CASE(layernorm_cuda, "N9 C300 r8", 6000,
+     F(mean, OUT, "n", N) F(rstd, OUT, "n", N) F(out, OUT, "nc", N, C) F(x, IN, "nc", N, C)
+     F(gain, IN, "c", C) F(bias, IN, "c", C) COSTS,
+     BEFORE(spread(x, N, C)),
+     CALL(layernorm_launch(out, mean, rstd, x, gain, bias, N, C, r);
+          costs(numbers_loaded, numbers_stored, sectors_of_global_memory)),
+     "mean and var are over all lanes' columns, rstd = 1/sqrt(var + 1e-5), out = (x - mean) * rstd "
+     "* gain + bias; warp n of the grid owns row n" COSTS_OF_ROWS)
 CASE(find_the_race, "N20", 1000,
      F(out, OUT, "nc", N, 256) F(x, IN, "nc", N, 256) D(barriers_of_a_warp, IO, "i", 1),
      BEFORE(),

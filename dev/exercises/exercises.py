@@ -94,6 +94,9 @@ EXERCISES = [Exercise(*row) for row in [
     ("softmax_row", 13, KERNELS, "softmax_row",
      "Writes p (N,C), the softmax of each row of x (N,C). warp_sum and warp_max, above, help. "
      "There may be more warps than rows."),
+    ("layernorm_cuda", 13, KERNELS, "layernorm_cuda",
+     "Writes out (N,C), mean (N) and rstd (N) = 1/sqrt(var + 1e-5). warp_sum, above, helps. There "
+     "may be more warps than rows."),
     ("find_the_race", 13, KERNELS, "standardise",
      "This kernel lacks one __syncthreads(). Between which two lines?"),
     ("transpose_shared", 13, KERNELS, "transpose_shared",

@@ -1,4 +1,4 @@
-// Five exercises in CUDA, which run in the emulator. A warp is 32 threads, its lanes, that execute
+// Six exercises in CUDA, which run in the emulator. A warp is 32 threads, its lanes, that execute
 // together; __shfl_xor_sync(~0u, x, i) gives each lane the x of the lane whose number differs from
 // its own in bit i.
 
@@ -28,6 +28,23 @@ static __global__ void softmax_row(float *p, const float *x, int N, int C) {
     for (int c = lane(); c < C; c += 32) sum += expf(row[c] - hi);
     sum = warp_sum(sum);
     for (int c = lane(); c < C; c += 32) p[(size_t)n*C + c] = expf(row[c] - hi) / sum;
+}
+
+// LayerNorm, as layernorm_forward in train_gpt2.c: out, x (N,C), mean, rstd (N), gain, bias (C).
+// Warp n owns row n.
+static __global__ void layernorm_cuda(float *out, float *mean, float *rstd, const float *x,
+                                      const float *gain, const float *bias, int N, int C) {
+    int n = (int)((blockIdx.x * blockDim.x + threadIdx.x) / 32);
+    if (n >= N) return;                          // the whole warp leaves together
+    const float *row = x + (size_t)n*C;
+    float sum = 0.0f, squares = 0.0f;
+    for (int c = lane(); c < C; c += 32) sum += row[c];
+    float m = warp_sum(sum) / C;
+    for (int c = lane(); c < C; c += 32) squares += (row[c] - m) * (row[c] - m);
+    float r = rsqrtf(warp_sum(squares) / C + 1e-5f);
+    for (int c = lane(); c < C; c += 32)
+        out[(size_t)n*C + c] = (row[c] - m) * r * gain[c] + bias[c];
+    if (lane() == 0) mean[n] = m, rstd[n] = r;
 }
 
 // out = (x - mean) / deviation of each row of x (N,256): block n owns row n, a thread one number.

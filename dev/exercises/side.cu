@@ -24,6 +24,11 @@ static void softmax_launch(float *p, const float *x, int N, int C, int warps) {
     softmax_row<<<N / warps + 2, 32*warps>>>(p, x, N, C);
 }
 
+static void layernorm_launch(float *out, float *mean, float *rstd, const float *x,
+                             const float *gain, const float *bias, int N, int C, int warps) {
+    layernorm_cuda<<<N / warps + 2, 32*warps>>>(out, mean, rstd, x, gain, bias, N, C);
+}
+
 static void race_launch(float *out, const float *x, int N) {
     standardise<<<N, 256>>>(out, x);
 }
