@@ -121,8 +121,8 @@ def loss_of(out, plain, tales):
     """The loss of the weights in `out` on the whole validation split, by the unpatched program."""
     log = out + ".jsonl"
     what = f"the weights in {os.path.basename(out)}"
-    quiet([os.path.join(plain, "train_gpt2"), "--init", out, "--data", tales, "--seq-len", str(POSITIONS), "--steps", "0",
-           "--eval-tokens", str(EVALUATED), "--log", log], what)
+    quiet([os.path.join(plain, "train_gpt2"), "--init", out, "--data", tales, "--seq-len",
+           str(POSITIONS), "--steps", "0", "--eval-tokens", str(EVALUATED), "--log", log], what)
     with open(log, encoding="utf-8") as f:
         return next(e["val_loss"] for e in map(json.loads, f) if e["event"] == "eval")
 
