@@ -36,6 +36,7 @@ MISTAKES = [
      "memcpy(a.x_out, m->branch, N*C * sizeof(float))", "x_out is the branch plus x"),
     (4, "squares / C +", "squares / (C - 1) +", "divide by C"),
     (4, "squares / C + 1e-5f", "squares / C", "1e-5 is added"),
+    (4, "mean_g - xhat[c]", "xhat[c]", "the fault lies between lnf_gain and it"),
     (5, "t2 <= t; t2++", "t2 < T; t2++", "a token sees later tokens"),
     (5, "1.0f / sqrtf((float)HS)", "1.0f", "divide the scores by sqrt(HS)"),
     (5, "(dot(d_o, v, HS) - d)", "dot(d_o, v, HS)", "lies between att_proj_w and it"),
@@ -44,7 +45,9 @@ MISTAKES = [
     (7, "l > 0 ? m->acts[l - 1].x_out : m->x_in", "m->x_in", "x_out of block l-1"),
     (7, "tensor_init(m, &m->w.wpe", "if (c.L < 2) tensor_init(m, &m->w.wpe", "expected wpe"),
     (8, "if (!t.decays)", "if (t.decays)", "it decays"),
+    (8, "sqrtf(v[i]*correct_v)", "sqrtf(v[i])", "after two updates element 0 of wte"),
     (9, "round < 8; round++) {", "round < 7; round++) {", "six windows of four tokens"),
+    (9, "+ t + 1];", "+ t];", "its target token"),
     (10, "0.02 * std", "0.03 * std", "initial weights"),
     (10, "(logits[v] - hi) / temperature", "logits[v] - hi", "at temperature 0.5 token 0"),
 ]

@@ -13,8 +13,9 @@
 . tests/ranks.sh
 tests="emulated_ranks_train_what_one_rank_trains emulated_ranks_in_bf16
     emulated_ranks_keep_and_send_what_they_should emulated_ranks_share_layers
-    emulated_ranks_leave_room_for_messages the_recipe_runs_from_end_to_end
-    emulated_ranks_refuse_in_one_line planted_faults_in_the_exchange_are_found"
+    emulated_shared_layers_send_what_they_should emulated_ranks_leave_room_for_messages
+    the_recipe_runs_from_end_to_end emulated_ranks_refuse_in_one_line
+    planted_faults_in_the_exchange_are_found"
 [ $# -gt 0 ] && tests=$*
 needs mpicxx mpicc mpirun
 
@@ -84,11 +85,14 @@ emulated_ranks_train_what_one_rank_trains() {
 cpu_sum     4  four0     1e-5        on=cpu --zero 0
 cpu_rounds  2  rounds    1e-5        on=cpu --outer-every 2
 +passed     4  cpu_sum@2 1e-5        --zero 3
++cpu_noise  2  -         -           on=cpu --zero 0 $grows
++noise0     2  cpu_noise 1e-5        --zero 0 $grows
 cpu_noise3  2  -         -           on=cpu --zero 3 $grows
 late_noise  2  cpu_noise3 1e-5       $late --zero 3 $grows
 +random_noise 2 late_noise bits      $random --zero 3 $grows
 +cpu_tree   2  -         -           on=cpu --exact-sum --noise-scale
 +late_tree  2  cpu_tree  1e-5        $late --exact-sum --noise-scale
++random_tree 2 late_tree bits        $random --exact-sum --noise-scale
 late_half   4  four0     3e-4,other  $late --zero 0 --comm-dtype bf16
 cpu_half    4  late_half 1e-4        --zero 0 --comm-dtype bf16 on=cpu
 +far_half   4  late_half bits        $two $random --zero 0 --comm-dtype bf16
@@ -96,6 +100,7 @@ cpu_half    4  late_half 1e-4        --zero 0 --comm-dtype bf16 on=cpu
 late2       2  one       2e-7        $late --zero 2
 +random2    2  late2     bits        $random --zero 2
 late3       4  four3     bits        $late --zero 3 --recompute block
++far0       4  four0     bits        $two $random --zero 0
 +far3       4  four3     bits        $two $random --zero 3
 ROWS
     [ "$(values step batch_tokens "$dir/late_noise" | sort -u | wc -l)" = 2 ] ||
@@ -112,8 +117,12 @@ b1          2  b_one     1e-3
 b3          2  b1        1e-5        EMULATOR_STREAMS=random BATCHWISE_HOSTS=a,b --zero 3
 +b0         2  b1        1e-5        --zero 0
 +b2         4  b_one     1e-3        --zero 2
++b1_        2  b1@2      bits
++b3_        3  b3@2      -           --batch-tokens 48
 +b_exact    1  -         -           --exact-sum
 +b_exact4   4  b_exact   bits        --exact-sum
++b_rounds   2  -         -           --outer-every 2
++b_rounds_  2  b_rounds@2 bits
 +b1_late    2  b1        bits        EMULATOR_STREAMS=late
 +b3_late    2  b3        bits        EMULATOR_STREAMS=late --zero 3
 ROWS
@@ -138,6 +147,7 @@ emulated_ranks_share_layers() {
     # A layer's terms, their sum and its gradient's are rounded to bf16 each: 2^-9 of them, at most.
     rows << ROWS
 random      4  whole     2e-6        EMULATOR_STREAMS=random --recompute block --tensor-parallel 4
++random_    4  random@2  bits
 cpu_share   4  random    2e-6        on=cpu --tensor-parallel 4
 +share4_    4  share4    bits        EMULATOR_STREAMS=random --tensor-parallel 4
 +passed     2  cpu_share@2 2e-6      --tensor-parallel 2
@@ -162,6 +172,22 @@ shared_fault_found() {
     mpi 2 $layers --tensor-parallel 2 --out "$dir/faulty" --overwrite
     [ $status != 0 ] && return
     (why= ; agree whole faulty 2e-6 > "$dir/said"; [ "$why" ])
+}
+
+# Bytes a rank and micro-batch, as dev/ranks/tensor.c counts them. A recomputed block sums again
+# what attention gives, and not what the MLP gives, which nobody reads.
+emulated_shared_layers_send_what_they_should() {
+    local flags="$layers --channels 64 --seq-len 8 --batch-tokens 32 --steps 2" shape
+    for shape in "bf16 4 block" ${FAULTS:+"fp32 2 none"}; do
+        read -r precision ranks recompute <<< "$shape"
+        program=${!precision}
+        good $ranks $flags --tensor-parallel $ranks --recompute $recompute --out "$dir/sent$ranks"
+        near "bytes sent, $shape" "$(last step bytes_sent sent$ranks)" "$(awk -v n=$ranks \
+            -v again=$([ $recompute = block ] && echo 1 || echo 0) -v type=$precision 'BEGIN {
+            L = 2; BT = 16; C = 64; real = type == "fp32" ? 4 : 2
+            sums = 4*L + 2 + again*(L - 1)
+            print 2 * (sums*BT*C*real * 2*(n - 1)/n + 3*BT*4 * (n - 1)) }')" 0.01
+    done
 }
 
 # ---- between machines ----
