@@ -110,7 +110,11 @@ def test_readme_numbers():
     assert not lost, f"README.md: {', '.join(lost)}: in no committed result"
     ratio = kept.number("02_knee", "updates of 8192 tokens over 4096, 0.8M to 1.4 nats, all 6 seeds")
     saved, most, least = (f"{100 * (1 - r):.0f}%" for r in ratio)
-    assert f"{saved} over six seeds ({least} to {most})" in " ".join(answer.split()), saved
+    words = " ".join(answer.split())
+    assert f"{saved} over six seeds ({least} to {most})" in words, saved
+    one, many = (min(row[f"seconds_{n}"] for row in kept.table("10_replayed", "batches"))
+                 for n in (1, 16))
+    assert f"{one / many:.1f} times as fast, for {16 * many / one:.1f} times the worker" in words
 
 
 # ---- committing ----
