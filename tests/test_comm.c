@@ -208,20 +208,6 @@ TEST(each_launcher_is_understood) {
     launched("");
 }
 
-// ---- one rank alone ----
-
-// Started as one of several, it has no way to talk to the others, and says what would have.
-TEST(a_program_without_mpi_is_no_rank) {
-    Comm c;
-    Error err = { "" };
-    launched("RANK=1 WORLD_SIZE=3");
-    CHECK(!comm_open(&c, 30.0, &err));
-    CHECK(strstr(err.text, "one of 3") && strstr(err.text, "make MPI=1") && c.heartbeat.told);
-    launched("OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=3");     // rank 0 may have MPI
-    CHECK(!comm_open(&c, 30.0, &err) && !c.heartbeat.told);
-    launched("");
-}
-
 // ---- the hash by which ranks compare what they have ----
 
 TEST(a_hash_sees_every_bit) {

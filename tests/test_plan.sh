@@ -102,9 +102,6 @@ refused() {                                 # refused WORDS ARGS...: and prints 
     one_line "$1" "$train" "${@:2}"
     silent "$dir/stdout"
 }
-refused "COUNT is missing; write h100,8" --plan --plan-gpu h100
-refused "2 does not divide 3 ranks; start a multiple of 2 ranks, or give a divisor" \
-    --plan --tensor-parallel 2 --plan-gpu h100,3
 refused "8 ranks cannot share 4 heads" --plan --tensor-parallel 8 --plan-gpu h100,8
 search=(--plan-search --tokens 1e9 --batch-tokens 8192)
 refused "\"x100\" is not one of them" "${search[@]}" --plan-gpu x100@90,8,450GB/s
