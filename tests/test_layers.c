@@ -8,8 +8,8 @@
 // attention's gradients have gone through four products, and a norm is no average: 1e-2.
 //
 // The matrix product and attention have two forms: the plain definition in train_gpt2.c and the
-// fast one in dev/cpu. Both are tested. The plain forms never round an operand to bf16, so they keep
-// to 1e-5 in every build.
+// fast one in dev/cpu. Both are tested, and compared with each other. The plain forms never round
+// an operand to bf16, so they keep to 1e-5 in every build.
 #define main train_gpt2_main
 #include "../train_gpt2.c"
 #undef main
@@ -109,6 +109,17 @@ static double relative_error(const float *ours, const double *exact, double shif
 static void check_error(const char *what, int tensor, double error, double tolerance) {
     if (!(error <= worst)) worst = error;
     CHECK_MSG(error <= tolerance, "%s, tensor %d: relative error %.2g", what, tensor, error);
+}
+
+// What the fast form of a layer computed, beside what the plain form did.
+static void check_fast(const char *what, const float *fast, const float *plain, size_t n) {
+    double diff = 0.0, norm = 0.0;
+    for (size_t i = 0; i < n; i++) {
+        diff += ((double)fast[i] - plain[i]) * ((double)fast[i] - plain[i]);
+        norm += (double)plain[i] * plain[i];
+    }
+    double error = sqrt(diff / (norm > 0.0 ? norm : 1.0));
+    CHECK_MSG(error <= TOLERANCE, "%s: fast and plain differ by %.2g", what, error);
 }
 
 // Compares what the layer left in fout and in each df; the first `activations` inputs are
@@ -247,29 +258,40 @@ static float *attention_scratch_of(int T, int HS) {
     return alloc_or_die(thread_count()*attention_scratch(T, HS) * sizeof(float), "test");
 }
 
-// The log of the softmax's denominator has no formula here: backward would be wrong if it were.
-static void check_attention(const Attention *form, const int size[4], uint64_t stream) {
-    Case c = { .B = size[0], .T = size[1], .C = size[2], .NH = size[3],
-               .formula = attention_formula };
-    Rng rng = rng_make(4, stream);
-    size_t N = (size_t)c.B * c.T;
-    float *scratch = attention_scratch_of(c.T, c.C / c.NH);
-    float *lse = alloc_or_die(N*c.NH * sizeof(float), "test");
-    case_input(&c, N*3*c.C, 1, 0, &rng);
-    case_output(&c, N*c.C, &rng);
-    form->forward(c.fout, lse, scratch, c.in[0].f, c.B, c.T, 0, c.C, c.NH);
-    form->backward(c.in[0].df, scratch, c.fdout, c.in[0].f, c.fout, lse, c.B, c.T, c.C, c.NH);
-    case_compare_within(&c, form->name, 1, form->rounds ? TOLERANCE : FP32_TOLERANCE);
+// One size, both forms of it, each against the formula and one against the other. The log of the
+// softmax's denominator has no formula here: backward would be wrong if it were.
+static void check_attention(const int size[4], uint64_t stream) {
+    Case c[FORMS];
+    float *lse[FORMS], *scratch = attention_scratch_of(size[1], size[2] / size[3]);
+    size_t N = (size_t)size[0] * size[1];
+    for (int f = 0; f < FORMS; f++) {
+        Rng rng = rng_make(4, stream);
+        c[f] = (Case){ .B = size[0], .T = size[1], .C = size[2], .NH = size[3],
+                       .formula = attention_formula };
+        case_input(&c[f], N*3*c[f].C, 1, 0, &rng);
+        case_output(&c[f], N*c[f].C, &rng);
+        lse[f] = alloc_or_die(N*c[f].NH * sizeof(float), "test");
+        const Attention *form = &attentions[f];
+        form->forward(c[f].fout, lse[f], scratch, c[f].in[0].f, c[f].B, c[f].T, 0, c[f].C,
+                      c[f].NH);
+        form->backward(c[f].in[0].df, scratch, c[f].fdout, c[f].in[0].f, c[f].fout, lse[f],
+                       c[f].B, c[f].T, c[f].C, c[f].NH);
+        case_compare_within(&c[f], form->name, 1, form->rounds ? TOLERANCE : FP32_TOLERANCE);
+    }
+    check_fast("attention's output", c[1].fout, c[0].fout, c[0].n_out);
+    check_fast("attention's lse", lse[1], lse[0], N*c[0].NH);
+    check_fast("attention's gradient", c[1].in[0].df, c[0].in[0].df, c[0].in[0].n);
     free(scratch);
-    free(lse);
-    case_free(&c);
+    for (int f = 0; f < FORMS; f++) {
+        free(lse[f]);
+        case_free(&c[f]);
+    }
 }
 
 TEST(attention) {
     // The last is longer than a block of queries, so that blocks meet.
     static const int sizes[][4] = { {1, 1, 1, 1}, {2, 7, 6, 2}, {1, 19, 15, 3}, {1, 61, 4, 1} };
-    for (int s = 0; s < 4; s++)
-        for (int f = 0; f < FORMS; f++) check_attention(&attentions[f], sizes[s], (uint64_t)s);
+    for (int s = 0; s < 4; s++) check_attention(sizes[s], (uint64_t)s);
 }
 
 // Rows first ... T-1, as generation asks for them, are those of a full pass; rows before them are
@@ -293,8 +315,8 @@ TEST(attention_of_the_last_rows) {
             for (int i = 0; i < first*C; i++) touched += out[f][i] != -7.0f;
             for (int h = 0; h < NH; h++) {
                 for (int t = 0; t < first; t++) touched += lse[h*T + t] != -7.0f;
-                for (int t = first; t < T; t++)
-                    CHECK(fabsf(lse[h*T + t] - full_lse[h*T + t]) <= TOLERANCE);
+                check_fast("lse of the last rows", lse + h*T + first, full_lse + h*T + first,
+                           T - first);
             }
             CHECK_MSG(touched == 0, "%s, first %d: %d elements of earlier rows are written",
                       attentions[f].name, first, touched);
@@ -419,7 +441,7 @@ static void check_matmul(size_t M, size_t N, size_t K, int ways) {
     size_t ldc = N + BESIDE;
     float *a = alloc_or_die(M*K * sizeof(float), "test"), *b = alloc_or_die(K*N*4, "test");
     float *c = alloc_or_die(M*ldc * sizeof(float), "test"), *bias = alloc_or_die(N*4, "test");
-    float *ours = alloc_or_die(M*N * sizeof(float), "test");
+    float *ours[PRODUCTS];
     double *exact = alloc_or_die(M*N * sizeof(double), "test");
     for (size_t i = 0; i < M*K; i++) a[i] = operand(&rng);
     for (size_t i = 0; i < K*N; i++) b[i] = operand(&rng);
@@ -430,6 +452,7 @@ static void check_matmul(size_t M, size_t N, size_t K, int ways) {
     for (int p = 0; p < PRODUCTS; p++) {
         bool biased = with_bias && products[p].has_bias;
         size_t beside = 0;
+        ours[p] = alloc_or_die(M*N * sizeof(float), "test");
         for (size_t i = 0; i < M*ldc; i++) c[i] = add && i % ldc < N ? 2.0f : NAN;
         products[p].multiply(c, ldc, ma, mb, biased ? bias : NULL, M, N, K, add ? ADD : WRITE);
         for (size_t i = 0; i < M; i++) {
@@ -438,17 +461,18 @@ static void check_matmul(size_t M, size_t N, size_t K, int ways) {
                 for (size_t k = 0; k < K; k++)
                     sum += (double)a[i*ma.row + k*ma.col] * b[k*mb.row + j*mb.col];
                 exact[i*N + j] = sum;
-                ours[i*N + j] = c[i*ldc + j];
+                ours[p][i*N + j] = c[i*ldc + j];
             }
             for (size_t j = N; j < ldc; j++) beside += !isnan(c[i*ldc + j]);
         }
-        double error = relative_error(ours, exact, 0.0, M*N);
+        double error = relative_error(ours[p], exact, 0.0, M*N);
         CHECK_MSG(error <= FP32_TOLERANCE, "%s, %zux%zux%zu, way %d: relative error %.2g",
                   products[p].name, M, N, K, ways, error);
         CHECK_MSG(beside == 0, "%s, %zux%zux%zu, way %d: writes beside c", products[p].name, M, N,
                   K, ways);
     }
-    free(ours);
+    check_fast("matmul", ours[1], ours[0], M*N);
+    for (int p = 0; p < PRODUCTS; p++) free(ours[p]);
     free(a);
     free(b);
     free(c);
@@ -467,6 +491,25 @@ TEST(matmul_any_size) {
     for (int s = 0; s < PRODUCT_SIZES; s++)
         for (int ways = 0; ways < 16; ways++)
             check_matmul(product_sizes[s][0], product_sizes[s][1], product_sizes[s][2], ways);
+}
+
+// In a bf16 build the fast form rounds, the plain one does not: on operands of 24 bits each is
+// within its own tolerance, and one of the other.
+TEST(matmul_of_any_operands) {
+    enum { M = 3*MR + 1, N = 2*NR + 5, K = KC + 7 };
+    static float a[M*K], b[K*N], c[2][M*N];
+    static double exact[M*N];
+    Rng rng = rng_make(11, 0);
+    for (int i = 0; i < M*K; i++) a[i] = (float)rng_normal(&rng);
+    for (int i = 0; i < K*N; i++) b[i] = (float)rng_normal(&rng);
+    for (int i = 0; i < M; i++)
+        for (int j = 0; j < N; j++)
+            for (int k = 0; k < K; k++) exact[i*N + j] += (double)a[i*K + k] * b[k*N + j];
+    matmul_plain(c[0], N, rows_of(a, K), rows_of(b, N), NULL, M, N, K, WRITE);
+    matmul_fast(c[1], N, rows_of(a, K), rows_of(b, N), NULL, M, N, K, WRITE);
+    check_error("matmul_plain", 0, relative_error(c[0], exact, 0.0, M*N), FP32_TOLERANCE);
+    check_error("matmul_fast", 0, relative_error(c[1], exact, 0.0, M*N), TOLERANCE);
+    check_fast("matmul", c[1], c[0], M*N);
 }
 
 static void check_bias_backward(size_t N, size_t OC, size_t *other_bits) {
@@ -506,6 +549,25 @@ TEST(bias_gradient_is_summed_row_by_row) {
 #endif
     }
     CHECK_MSG(other_bits > 100, "only %zu sums depend on the order", other_bits);
+}
+
+// The sums themselves: db (N) is what was there and the columns of x (K,N).
+TEST(bias_gradient_adds_columns) {
+    for (int s = 0; s < PRODUCT_SIZES; s++) {
+        size_t N = product_sizes[s][1], K = product_sizes[s][2];
+        Rng rng = rng_make(8, N*1009 + K);
+        float *x = alloc_or_die(K*N * sizeof(float), "test"), *db = alloc_or_die(N*4, "test");
+        for (size_t i = 0; i < K*N; i++) x[i] = operand(&rng);
+        for (size_t j = 0; j < N; j++) db[j] = 0.5f;
+        bias_backward(db, x, K, (int)N);
+        for (size_t j = 0; j < N; j++) {
+            double sum = 0.5;
+            for (size_t k = 0; k < K; k++) sum += x[k*N + j];
+            CHECK_MSG(fabs(db[j] - sum) <= 1e-5 * sqrt(K), "%zux%zu: column sum", K, N);
+        }
+        free(x);
+        free(db);
+    }
 }
 
 // The first rows of a packed matrix are all that a block of queries may see.
@@ -582,6 +644,22 @@ TEST(adamw) {
         }
     }
     check_error("adamw", 0, relative_error(p, ep, 0.0, N), TOLERANCE);
+}
+
+// SGD in double precision, three steps: nothing is carried from one to the next but p.
+TEST(sgd) {
+    enum { N = 37 };
+    AdamW o = { 0.3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1, 1 };
+    float p[N], g[N];
+    double ep[N];
+    Rng rng = rng_make(10, 0);
+    for (int i = 0; i < N; i++) ep[i] = p[i] = (float)rng_normal(&rng);
+    for (int step = 1; step <= 3; step++) {
+        for (int i = 0; i < N; i++) g[i] = (float)rng_normal(&rng);
+        sgd_update(p, g, 0.5f, o, N);
+        for (int i = 0; i < N; i++) ep[i] -= o.lr * (0.5*g[i] + o.weight_decay*ep[i]);
+    }
+    check_error("sgd", 0, relative_error(p, ep, 0.0, N), TOLERANCE);
 }
 
 int main(void) {

@@ -75,6 +75,7 @@ done
 [ ! -e "$dir/again/latest/optimizer.safetensors" ] || note "SGD saves moments"
 refused "the run began with sgd" $train --resume --optimizer adamw --out "$dir/again"
 refused "the run began with adamw" $train --resume --optimizer sgd --out "$dir/whole"
+refused "optimizer sgd has no moments" $train --resume --beta1 0.5 --out "$dir/again"
 rm "$dir/again/latest/average.safetensors"
 refused "average.safetensors" $train --resume --steps 70 --out "$dir/again"
 $train --resume --average-tokens 0 --steps 70 --out "$dir/again" >/dev/null || note "without the average"
@@ -137,6 +138,19 @@ ls -A "$dir/killed" | grep -q tmp && note "temporaries stay"
 echo "    killed $survived times at random moments"
 end killed_runs_go_on_to_the_bit
 
+# ---- another micro-batch: the same samples; test_train has the losses
+$train $small --steps 20 --out "$dir/mb" >/dev/null || note "first half"
+$train --resume --steps 40 --micro-batch 8 --out "$dir/mb" >/dev/null || note "second half"
+same "samples" "$(values step samples "$dir/mb" | xargs)" "$(seq 8 8 320 | xargs)"
+same "samples in whole micro-batches" "$(values step samples "$dir/whole" | head -n 40 | xargs)" \
+    "$(seq 8 8 320 | xargs)"
+$train $small --steps 20 --lr-schedule constant --out "$dir/one" >/dev/null
+$train --resume --steps 40 --out "$dir/one" >/dev/null
+$train $small --steps 40 --lr-schedule constant --out "$dir/two" >/dev/null
+same_run "$dir/two" "$dir/one"           # a constant rate: raising --steps equals a longer run
+same "losses" "$(values step loss "$dir/one")" "$(values step loss "$dir/two")"
+end another_micro_batch_takes_the_same_samples
+
 # ---- what a resumed run takes over, and where a target loss ends it
 $train $small --steps 5 --threads 1 --out "$dir/flags" >/dev/null
 $train --resume --steps 6 --out "$dir/flags" >/dev/null 2>"$dir/err" || note "$(cat "$dir/err")"
@@ -153,12 +167,16 @@ refused "tune.json holds .* commit 06c23e3 .* or delete it:" $train --resume --s
 rm "$dir/flags/latest/tune.json"
 sed -i 's/"options": {/&"skip_outliers":4,/' "$dir/flags/latest/state.json"
 refused "began with skip_outliers 4, and commit 06c23e3 .* write 0" $train --resume --steps 9 --out "$dir/flags"
+sed -i 's/"skip_outliers":4,/"batch_beta2":"fixed",/
+        s/"batch_schedule":"constant"/"batch_schedule":"linear:8,100"/' "$dir/flags/latest/state.json"
+refused "began with batch_beta2 fixed, and .* write halflife" $train --resume --steps 9 --out "$dir/flags"
 target="$small --lr-schedule constant --eval-every 5 --target-loss 4 --steps 300"
 $train $target --out "$dir/target" >/dev/null
 ended=$(readlink "$dir/target/latest")
 $train --resume --out "$dir/target" >/dev/null
 [ "$(readlink "$dir/target/latest")" = "$ended" ] || note "trained on past its target, $ended"
 [ "$ended" != step_00000300 ] || note "the target was not reached: this test shows nothing"
+refused "--eval-every" $train --data "$dir/tales" --target-loss 1 --lr-schedule constant --eval-every 0
 end a_resumed_run_takes_over_its_flags
 
 # ---- one run at a time in a directory; a reader of stdout that goes; things that are not ours
@@ -253,14 +271,20 @@ grep -q -- --resume= "$dir/stderr" && note "it names a checkpoint that does not 
 refused "cannot open" $train --init "$dir/whole" --generate "Once" --tokenizer "$dir/nowhere.json"
 end what_cannot_be_resumed_says_so
 
-# ---- a directory that cannot be written any more, though its log can; root may write everywhere
-somebody=
-[ "$(id -u)" != 0 ] || somebody="setpriv --reuid 65534 --regid 65534 --clear-groups"
-if $somebody true 2>/dev/null; then
-    cp -r "$dir/whole" "$dir/shut"; cp "$train" "$dir/program"; chmod 755 "$dir" "$dir/program"
-    chmod -R a+rwX "$dir/tales" "$dir/shut"; chmod 555 "$dir/shut"
-    refused "shut.*Permission denied" $somebody "$dir/program" --resume --steps 400 --out "$dir/shut"
-    cmp -s "$dir/whole/log.jsonl" "$dir/shut/log.jsonl" || note "it trains, then refuses"
+# ---- a directory that cannot be written any more, though its log can
+if [ "$(id -u)" != 0 ] || command -v setpriv >/dev/null; then
+    somebody=""                                 # root may write everywhere
+    $train $small --steps 2 --out "$dir/shut" >/dev/null || note "the run to resume"
+    cp "$dir/shut/log.jsonl" "$dir/before"
+    [ "$(id -u)" != 0 ] || somebody="setpriv --reuid 65534 --regid 65534 --clear-groups"
+    [ -z "$somebody" ] || chown -R 65534:65534 "$dir/shut"
+    cp "$train" "$dir/program"; chmod 755 "$dir"; chmod -R a+rX "$dir/tales"; chmod 555 "$dir/shut"
+    refused "shut.*Permission denied" $somebody "$dir/program" --resume --steps 40 --out "$dir/shut"
+    cmp -s "$dir/before" "$dir/shut/log.jsonl" || note "it trains, then refuses"
+    chmod 755 "$dir/shut"
+    $somebody "$dir/program" --resume --steps 4 --out "$dir/shut" >/dev/null 2>"$dir/err" || note "$(cat "$dir/err")"
+    [ "$(readlink "$dir/shut/latest")" = step_00000004 ] || note "latest is $(readlink "$dir/shut/latest")"
+    ls -A "$dir/shut" | grep -q tmp && note "a temporary stays"
     end a_read_only_run_is_refused_at_once
 else
     skip a_read_only_run_is_refused_at_once "needs a user that is not root, or setpriv"
@@ -278,6 +302,22 @@ done
 $train --resume --out "$dir/hashed" --steps 5 --data "$dir/changed" >/dev/null 2>"$dir/err" \
     || note "the same data elsewhere: $(cat "$dir/err")"
 end other_data_of_the_same_length_is_refused
+
+# ---- a shard that shrinks under a run; test_dataloader has one that another program writes to
+$train $small --data "$dir/changed" --steps 1000000 --save-every 50 --out "$dir/spoiled" \
+    >/dev/null 2>"$dir/err" &
+wait_for test -e "$dir/spoiled/latest"
+: > "$dir/changed/tales_train_000000.bin"
+for try in $(seq 200); do kill -0 $! 2>/dev/null || break; sleep 0.1; done
+kill -9 $! 2>/dev/null && note "it goes on"
+wait $! 2>/dev/null
+same "exit status" $? 1
+same "lines on stderr" "$(lines "$dir/err")" 1
+has "$dir/err" "the file shrank"
+cp "$dir/tales/"*.bin "$dir/changed"
+step=$(readlink "$dir/spoiled/latest"); step=$((10#${step#step_} + 1))
+works $train --resume --steps $step --out "$dir/spoiled"
+end a_shrunk_shard_leaves_the_last_checkpoint
 
 # ---- a disk that fills up
 if [ "$(id -u)" -eq 0 ] && mkdir "$dir/small" && mount -t tmpfs -o size=600k tmpfs "$dir/small" 2>/dev/null; then
