@@ -43,7 +43,7 @@ for n in 2 4; do passes $n; done
 for streams in late random; do EMULATOR_STREAMS=$streams passes 3; done
 end nccl_of_many_ranks
 
-# misuse WORDS ARGS...: what two ranks do wrong, and words of the report. Again if mpirun alone spoke.
+# misuse WORDS ARGS...: what two ranks do wrong, words of the report. Again if mpirun alone spoke.
 misuse() {
     local words=$1 status try
     shift

@@ -160,7 +160,7 @@ static size_t declarator_end(const Source *s, size_t i) {
     }
 }
 
-// [extern] __shared__ __align__(16) float tile[32][33], sum;  becomes one declaration for each name.
+// [extern] __shared__ __align__(16) float tile[32][33], sum;  becomes a declaration for each name.
 // Shared memory is always aligned to 128 bytes here. Returns the new `done`.
 static size_t put_shared(const Source *s, size_t done, size_t at) {
     size_t end = find(s, at, ";"), type = at + strlen("__shared__"), type_end = 0, name_end;
