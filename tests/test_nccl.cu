@@ -45,7 +45,7 @@ static void download(uint8_t *x, uint8_t *p, size_t n) {
 enum { N = 37, RANKS = 8 };
 
 // Slice r of every rank's buffer goes to rank r: how the trainer scatters. Each message is two,
-// which keep their order. All are sent at the group's end, and read what is there then.
+// which keep their order. All are sent at the group's end, after what its stream holds then.
 TEST(a_group_of_sends_and_receives) {
     uint8_t x[N*RANKS], y[N*RANKS];
     size_t all = (size_t)N * (size_t)size;
@@ -58,8 +58,7 @@ TEST(a_group_of_sends_and_receives) {
             NCCL_OK(ncclRecv(to + at, n, ncclUint8, r, comm, stream));
             NCCL_OK(ncclSend(from + at, n, ncclUint8, r, comm, stream));
         }
-    OK(cudaMemcpy(from, x, all, cudaMemcpyHostToDevice));
-    OK(cudaDeviceSynchronize());
+    OK(cudaMemcpyAsync(from, x, all, cudaMemcpyHostToDevice, stream));
     NCCL_OK(ncclGroupEnd());
     download(x, from, all);
     download(y, to, all);
