@@ -114,7 +114,7 @@ def against(tab, axis):
     """The lane that needs less on this axis, by the page's headline: A or B."""
     tab.value(f"document.querySelector('input[value={axis}]').click()")
     words = shown(tab, "race-headline")
-    return words.split(" took ")[0][-1] if " took " in words else words
+    return words[0] if " reached " in words else words
 
 
 def fewest(column, i):

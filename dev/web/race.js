@@ -32,10 +32,10 @@
   }
 
   const AXES = {
-    many: { words: "wall-clock seconds, on the devices of each run", unit: "calculated seconds", many: "long",
-            scale: i => secondsOf(batchOf(i).batch, devicesOf(i)) },
-    one: { words: "wall-clock seconds, on one device", unit: "calculated seconds", many: "long",
-           scale: i => secondsOf(batchOf(i).batch, 1) },
+    many: { words: "wall-clock seconds, on the devices of each run", unit: "seconds (calculated)",
+            many: "long", scale: i => secondsOf(batchOf(i).batch, devicesOf(i)) },
+    one: { words: "wall-clock seconds, on one device", unit: "seconds (calculated)",
+           many: "long", scale: i => secondsOf(batchOf(i).batch, 1) },
     updates: { words: "updates", unit: "updates", many: "many", scale: () => 1 },
     tokens: { words: "training tokens", unit: "tokens", many: "many", scale: i => batchOf(i).batch },
   };
@@ -52,7 +52,7 @@
       return less === large ? "" : "One device computes a larger batch piece by piece (gradient " +
                                    "accumulation): nothing is gained.";
     if (less === wide && devicesOf(0) !== devicesOf(1))
-      return "The devices share each batch, so that an update takes about as long as before.";
+      return "Its devices split each batch, so its larger updates take about as long.";
     const all = secondsOf(batchOf(wide).batch, devicesOf(wide));
     const computed = data.clock.t_0 + data.clock.tau * batchOf(wide).batch / devicesOf(wide);
     return computed < all / 2 ? `${"AB"[wide]} spends ${Math.round(100 * (1 - computed / all))}% of ` +
@@ -75,12 +75,13 @@
     if (!(loss < 3) || !need.every(x => x > 0))
       return { words: "Waiting for a loss that both runs have reached.", means: "" };
     const [less, more] = need[0] <= need[1] ? [0, 1] : [1, 0], times = need[more] / need[less];
-    const took = i => `${"AB"[i]} took ${brief(Number(need[i].toPrecision(3)))}`;
+    const who = i => `${"AB"[i]} (${devicesOf(i)} device${devicesOf(i) > 1 ? "s" : ""})`;
+    const after = i => `after ${brief(Number(need[i].toPrecision(3)))}`;
     return { loss, means: times < 1.1 ? "" : meaning(less),
-             words: `To a validation loss of ${loss.toFixed(2)} ${took(less)} ${AXES[axis].unit}, and ` +
-                          `${took(more)}: ` + (times < 1.1 ? "about the same."
-                                               : `${brief(Number(times.toPrecision(2)))} times as ` +
-                                                 `${AXES[axis].many}.`) };
+             words: `${who(less)} reached a validation loss of ${loss.toFixed(2)} ${after(less)} ` +
+                    `${AXES[axis].unit}, ${who(more)} ${after(more)}: ` + (times < 1.1
+                      ? "about the same."
+                      : `${brief(Number(times.toPrecision(2)))} times as ${AXES[axis].many}.`) };
   }
 
   function draw() {
