@@ -448,5 +448,6 @@ FORCE:
 .SECONDARY:
 .DELETE_ON_ERROR:
 
-.PHONY: all run lab pages speedrun test test-all bench ladder lesson step exercise check emulate profile clean help build-all FORCE
+.PHONY: all run lab pages speedrun test test-all bench ladder lesson step exercise check emulate profile clean help FORCE
+.PHONY: build-all
 -include $(wildcard $(BUILD)/*.d $(BUILD)/*/*/*.d $(BUILD)/*/*/*/*.d)
