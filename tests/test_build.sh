@@ -179,7 +179,7 @@ end build_refuses_a_compiler_in_one_line
 # ---- make help ----
 
 make -s -C "$tree" help > "$dir/help" 2> "$dir/stderr" || note "make help: $(cat "$dir/stderr")"
-phony=$(sed -n 's/^\.PHONY: *//p' Makefile | head -n 1)       # the second line's are in no list
+phony=$(sed -n 's/^\.PHONY: *//p' Makefile | head -n 1)       # the second line's is in no list
 for target in $phony; do
     [ "$target" = FORCE ] && continue
     grep -qE "^ *make $target( |$)" "$dir/help" || note "make help is silent on $target"
