@@ -68,7 +68,9 @@ count() {                           # count PROGRAM STATUS: shows its lines and 
     for name in $(sed -n 's/^FAIL \([^ :]*\).*/\1/p' "$output"); do failures+=" $name"; done
     # A program that ends badly has failed, whatever it printed; so has one that printed nothing.
     if [ "$2" -ne 0 ] && [ "$fails" -eq 0 ]; then
-        fail "$1" "exit status $2${LIMIT:+ (124: it ran on after $LIMIT s)}"
+        why="exit status $2"
+        [ "${LIMIT:+$2}" != 124 ] || why="still ran after $LIMIT s"
+        fail "$1" "$why"
     elif ! grep -qE '^(ok|FAIL|skip) ' "$output"; then
         fail "$1" "no test ran"
     fi

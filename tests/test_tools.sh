@@ -5,7 +5,7 @@
 # ---- tests/run.sh: what fails, dies or is silent is not counted as passed ----
 
 run_sh=$PWD/tests/run.sh
-unset NO_SKIP MAY_SKIP JOBS
+unset NO_SKIP MAY_SKIP JOBS LIMIT
 cd "$dir" || exit 1
 program() { cat > "$1.sh"; }                # program NAME: its text from standard input
 runs() { bash "$run_sh" "$@" > said 2>&1; status=$?; last=$(tail -n 1 said); }
@@ -27,6 +27,10 @@ same "NO_SKIP=all" "$status $last" "1 2 passed, 1 failed, 0 skipped"
 same "what must not be skipped" "$(tail -n 2 said | head -n 1)" "failed: c"
 NO_SKIP=all MAY_SKIP=c runs good.sh
 same "MAY_SKIP=c" "$status $last" "0 2 passed, 0 failed, 1 skipped"
+program hangs <<< 'echo "ok g"; sleep 60'
+LIMIT=1 runs hangs.sh dies.sh
+same "LIMIT=1" "$status $last" "1 2 passed, 2 failed, 0 skipped"
+grep -q '^FAIL hangs.sh: still ran after 1 s$' said || note "no word of the time"
 end run_counts
 cd "$OLDPWD" || exit 1
 
