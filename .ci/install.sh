@@ -1,17 +1,18 @@
-# Sourced by .ci/run and .ci/nightly: installs what the optional tests need, and names the Python
-# that has it. $scratch is a folder that is removed at the end.
+# Sourced by .ci/run and .ci/nightly: installs what the optional tests need ($nightly: and those of
+# the night), and names the Python that has it. $scratch is a folder that is removed at the end.
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq
-apt-get install -y -qq gcc g++ clang libclang-rt-dev libomp-dev make valgrind python3 python3-venv \
+apt-get install -y -qq gcc g++ clang libclang-rt-dev libomp-dev make python3 python3-venv \
     python3-torch libopenblas0-pthread python3-matplotlib chromium openmpi-bin libopenmpi-dev \
-    iproute2 qemu-user nodejs lld wasi-libc libclang-rt-dev-wasm32 gcc-mingw-w64-x86-64 wine64 \
+    iproute2 qemu-user nodejs lld wasi-libc libclang-rt-dev-wasm32 gcc-mingw-w64-x86-64 \
+    ${nightly:+valgrind wine64} \
     >/dev/null
 # The system's python3 sees Debian's torch and matplotlib; the rest comes from pip beside it.
 scratch=$(mktemp -d)
 trap 'for job in $(jobs -p); do kill -- "-$job"; done 2>/dev/null; rm -rf "$scratch"' EXIT
 /usr/bin/python3 -m venv --system-site-packages "$scratch/venv"
 export PYTHON=$scratch/venv/bin/python PATH=$scratch/venv/bin:$PATH
-pip install -q 'transformers==4.30.2' 'tiktoken>=0.5' 'tokenizers<0.14' gguf ziglang vermin \
-    markdown-it-py mdit-py-plugins latex2mathml
+pip install -q 'transformers==4.30.2' 'tiktoken>=0.5' 'tokenizers<0.14' gguf vermin \
+    markdown-it-py mdit-py-plugins latex2mathml ${nightly:+ziglang}
 # A data directory for tests that compare with published token counts.
 [ -d ../shared/data ] && export BATCHWISE_DATA=$PWD/../shared/data

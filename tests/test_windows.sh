@@ -1,28 +1,14 @@
 #!/usr/bin/env bash
-# Windows, from here: both programs, compiled by MinGW-w64 and run by wine, beside those of Linux.
+# Windows, from here: both programs, compiled by MinGW-w64, and run by wine beside those of Linux.
 #
-#     LONG=1 tests/test_windows.sh     also 100 updates of Tiny Shakespeare (in BATCHWISE_DATA), and a
-#                                      kill at every moment of a save; make test PART=windows
+#     LONG=1 tests/test_windows.sh     runs them, too, and kills one at every moment of a save;
+#                                      make test PART=windows
 . "$(dirname "$0")/tools.sh"
 unset CFLAGS SANITIZE OPENMP PRECISION PLAIN MPI
-tests="windows_builds windows_prepares windows_trains windows_runs_go_on_on_linux windows_generates
-       windows_refuses ${LONG:+windows_kills windows_full_disk}"
+tests="windows_builds ${LONG:+windows_prepares windows_trains windows_runs_go_on_on_linux
+       windows_generates windows_refuses windows_kills windows_full_disk}"
 mingw=$(command -v x86_64-w64-mingw32-gcc) ||
     skip_all "needs x86_64-w64-mingw32-gcc (apt install gcc-mingw-w64-x86-64)"
-wine=$(command -v wine64 || ls /usr/lib/wine/wine64 2> /dev/null) &&
-    server=$(command -v wineserver64 || ls /usr/lib/wine/wineserver64 2> /dev/null) ||
-    skip_all "needs wine64 (apt install wine64)"
-export WINEPREFIX=$dir/wine WINEDEBUG=-all WINEDLLOVERRIDES="mscoree,mshtml,winemenubuilder.exe="
-mkdir "$dir/wine"
-"$server" -p                                # until -k: it does not leave between two programs
-trap '"$server" -k; rm -rf "$dir"' EXIT
-"$wine" wineboot -i > "$dir/wineboot" 2>&1 &       # takes as long as the compiler
-
-steps=10 text=README.md optimized=-O1
-if [ -n "$LONG" ]; then
-    steps=100 optimized=-O3
-    [ ! -f "$BATCHWISE_DATA/tinyshakespeare.txt" ] || text=$BATCHWISE_DATA/tinyshakespeare.txt
-fi
 
 # ---- the programs ----
 
@@ -33,7 +19,7 @@ built() {                                   # built CFLAGS TARGET...: in a copy 
 }
 mkdir "$dir/tree"
 cp -r Makefile train_gpt2.c dataloader.h dev tests "$dir/tree"
-built $optimized all
+built "-O${LONG:+3}" all
 wide='[%][yz]mm'                            # no aligned move: the stack has 16 bytes (gcc 54412)
 x86_64-w64-mingw32-objdump -d "$dir/tree/train_gpt2.exe" > "$dir/code"
 grep -qE "vmov(aps|apd|dqa[0-9]*) .*($wide.*\(|\(.*$wide)" "$dir/code" &&
@@ -46,8 +32,19 @@ done
 make -s -C "$dir/tree" CC="$mingw" MPI=1 > "$dir/said" 2>&1
 has "$dir/said" "MPI=1: on Windows, several ranks need WSL 2"
 end windows_builds
-wait
 
+[ -n "$LONG" ] || exit $failed
+tests=${tests#windows_builds}
+wine=$(command -v wine64 || ls /usr/lib/wine/wine64 2> /dev/null) &&
+    server=$(command -v wineserver64 || ls /usr/lib/wine/wineserver64 2> /dev/null) ||
+    skip_all "needs wine64 (apt install wine64)"
+export WINEPREFIX=$dir/wine WINEDEBUG=-all WINEDLLOVERRIDES="mscoree,mshtml,winemenubuilder.exe="
+mkdir "$dir/wine"
+"$server" -p                                # until -k: it does not leave between two programs
+trap '"$server" -k; rm -rf "$dir"' EXIT
+"$wine" wineboot -i > "$dir/wineboot" 2>&1
+text=$BATCHWISE_DATA/tinyshakespeare.txt steps=100
+[ -f "$text" ] || text=README.md
 windows=("$wine" "$dir/tree/train_gpt2.exe")
 windows_prepare=("$wine" "$dir/tree/prepare.exe")
 
@@ -139,7 +136,6 @@ end windows_refuses
 
 # ---- a kill before a call of a save that changes the disk; a disk that is full from a call on ----
 
-[ -n "$LONG" ] || exit $failed
 works "${windows[@]}" $small --steps 1 --out "$dir/killed"
 built "-O1 -include tests/windows_moments.h" BUILD=moments train_gpt2.exe
 mv "$dir/tree/train_gpt2.exe" "$dir/moments.exe" || exit 1
