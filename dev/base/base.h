@@ -126,7 +126,7 @@ void catch_stop_signals(void);
 volatile sig_atomic_t *stop_signal(void);
 
 // What the handler prints: a text that is complete at any moment.
-const char *volatile *stop_message(void);
+extern const char *volatile stop_message;
 
 // ==== log.c ======================================================================================
 // OUT/log.jsonl: one JSON object (RFC 8259) a line, for programs to read. At the end, helpers
@@ -141,7 +141,7 @@ const char *volatile *stop_message(void);
 //
 // A line is built in memory and written in one call. A killed program therefore leaves at most one
 // incomplete line, the last, which the next log_open(LOG_OURS) removes. Nine digits are enough to
-// restore a float exactly. A Log after log_off() accepts the same calls and writes nothing.
+// restore a float exactly. A Log of no file accepts the same calls and writes nothing.
 // =================================================================================================
 
 // What a file may hold when log_open adds to it: a log, whose first line is an event, or anything.
@@ -154,11 +154,9 @@ typedef struct {
     size_t length, capacity;
 } Log;
 
-void log_off(Log *log);
-
 // ---- opening and closing ----
 
-// A log to a file that the caller has opened.
+// A log to a file that the caller has opened, or to none (NULL).
 void log_to(Log *log, FILE *file, const char *path);
 
 // Opens a log to add lines to it, and creates the file if it is missing. O_APPEND: if another
@@ -197,7 +195,9 @@ bool log_end(Log *log, Error *err);
 // A path as a shell's word, quoted where it must be: it's -> 'it'\''s'. To be freed.
 char *shell_word(const char *path);
 
-typedef struct { char text[40]; } Shown;   // returned by value, so that printf can take several
+typedef struct { char text[80]; } Shown;   // returned by value, so that printf can take several
+
+PRINTF_LIKE(1, 2) Shown show_text(const char *fmt, ...);
 
 // 42 -> "0:42", 3909 -> "1:05:09". An unknown duration (NaN, infinite, negative) is "-:--".
 Shown duration_text(double seconds);
@@ -301,7 +301,9 @@ bool options_given(const void *opts, const Option *table, int n, const char *nam
 #define OPTION_NAME_MAX 48
 
 // Reads a decimal number: no "inf", "nan" or hexadecimal, no spaces, no trailing characters.
+// number_part: the first n characters, before one that no number has.
 bool number_read(double *out, const char *text);
+bool number_part(double *out, const char *text, size_t n);
 bool whole_read(double *out, const char *text);
 
 // The index of text[0..length) in "a|b|c", or -1.
@@ -320,7 +322,7 @@ OptionWords option_expects(const Option *o);
 // words that follow "unknown flag; ". The last one's names are NULL.
 typedef struct { const char *names, *words; } OptionHint;
 
-const OptionHint **option_hints(void);
+extern const OptionHint *option_hints;     // of this program; NULL: none
 
 // Fills *opts from argv[1] on, and with defaults. Positional arguments, and all arguments after a
 // lone "--", go to `positional` (room for argc) in order; if it is NULL, they are refused.

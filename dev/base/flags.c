@@ -63,13 +63,15 @@ static int option_nearest(const Option *table, int n, const char *text, int leng
 
 // ---- reading values ----
 
-bool number_read(double *out, const char *text) {
-    if (!*text || text[strspn(text, "0123456789+-.eE")] != '\0') return false;
+bool number_part(double *out, const char *text, size_t n) {
     char *end;
     errno = 0;
     *out = strtod(text, &end);
-    return *end == '\0' && errno == 0;              // ERANGE: too large, or too small, for a double
+    return n > 0 && strspn(text, "0123456789+-.eE") == n && end == text + n
+        && errno == 0;                              // ERANGE: too large, or too small, for a double
 }
+
+bool number_read(double *out, const char *text) { return number_part(out, text, strlen(text)); }
 
 bool whole_read(double *out, const char *text) {
     return number_read(out, text) && *out == floor(*out);
@@ -92,17 +94,12 @@ static const char *choice_name(const char *choices, int index, size_t *length) {
 }
 
 static bool period_read(Period *out, const char *text) {
-    char digits[32];
-    size_t n = strlen(text);
-    bool in_tokens = n > 3 && strcmp(text + n - 3, "tok") == 0;
-    if (in_tokens) n -= 3;
-    if (n >= sizeof digits) return false;
-    memcpy(digits, text, n);
-    digits[n] = '\0';
     double value;
-    if (!whole_read(&value, digits) || value < 0 || value > 1e15) return false;
+    size_t n = strcspn(text, "t");
+    out->in_tokens = strcmp(text + n, "tok") == 0;
+    if ((text[n] && !out->in_tokens) || !number_part(&value, text, n) || value != floor(value)
+        || value < 0 || value > 1e15) return false;
     out->n = (uint64_t)value;
-    out->in_tokens = in_tokens;
     return true;
 }
 
@@ -157,10 +154,16 @@ void option_set_default(void *opts, const Option *o) {
 
 // ---- a row's type and range, in words ----
 
+// x in few digits if these restore every bit of it, else in 17.
+static const char *exact_words(char out[32], double x, int digits) {
+    snprintf(out, 32, "%.*g", digits, x);
+    if (strtod(out, NULL) != x) snprintf(out, 32, "%.17g", x);
+    return out;
+}
+
 // 0.000001 -> "1e-6", 1000000 -> "1e6", 65536 -> "65536": short, and exact.
 static const char *number_words(char out[32], double x) {
-    snprintf(out, 32, "%g", x);
-    if (strtod(out, NULL) != x) snprintf(out, 32, "%.17g", x);
+    exact_words(out, x, 6);
     char *e = strchr(out, 'e');
     if (!e) return out;
     int exponent = (int)strtol(e + 1, NULL, 10);
@@ -206,14 +209,11 @@ OptionWords option_expects(const Option *o) {
 
 // ---- parsing ----
 
-const OptionHint **option_hints(void) {    // of this program; NULL: none
-    static const OptionHint *hints;
-    return &hints;
-}
+const OptionHint *option_hints;
 
 static const char *option_hint(const char *name, size_t length) {
     char plain[OPTION_NAME_MAX];
-    const OptionHint *h = *option_hints();
+    const OptionHint *h = option_hints;
     if (length > sizeof plain) return NULL;
     for (size_t i = 0; i < length; i++) plain[i] = name[i] == '_' ? '-' : name[i];
     while (h && h->names && choice_index(h->names, plain, length) < 0) h++;
@@ -345,19 +345,13 @@ void option_key(char out[OPTION_NAME_MAX + 1], const char *name) {
     for (size_t i = 0; i <= n; i++) out[i] = name[i] == '-' ? '_' : name[i];
 }
 
-// A spelling that restores every bit of x: --resume reads the flags from the log's configuration.
-static const char *exact_words(char out[32], double x) {
-    snprintf(out, 32, "%.9g", x);
-    if (strtod(out, NULL) != x) snprintf(out, 32, "%.17g", x);
-    return out;
-}
-
 static void option_echo(Log *log, const void *opts, const Option *o) {
     const void *field = (const char *)opts + o->field;
     char key[OPTION_NAME_MAX + 1], text[32];
     option_key(key, o->name);
     if (o->type == OPT_FLAG) log_bool(log, key, *(const bool *)field);
-    if (o->type == OPT_REAL) log_raw(log, key, exact_words(text, *(const double *)field));
+    if (o->type == OPT_REAL)
+        log_raw(log, key, exact_words(text, *(const double *)field, 9));   // --resume reads it
     if (o->type == OPT_TEXT) log_text(log, key, *(const char *const *)field);
     if (o->type == OPT_CHOICE) {
         size_t length;

@@ -2,8 +2,6 @@
 #include "base.h"
 #include <sys/stat.h>
 
-void log_off(Log *log) { memset(log, 0, sizeof *log); }
-
 // ---- opening and closing ----
 
 // Whether a file of `size` bytes is a log: empty, or as log_begin begins a line, perhaps cut short.
@@ -23,14 +21,14 @@ static bool log_cut_partial_line(int fd, off_t size, const char *path, Error *er
 }
 
 void log_to(Log *log, FILE *file, const char *path) {
-    log_off(log);
+    memset(log, 0, sizeof *log);
     log->file = file;
     log->path = path;
 }
 
 bool log_open(Log *log, const char *path, LogMode mode, Error *err) {
     struct stat info;
-    log_off(log);
+    log_to(log, NULL, path);
     int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (fd < 0 || fstat(fd, &info) != 0)
         return fail(err, "%s: the log cannot be written: %s", path, strerror(errno));
@@ -54,7 +52,7 @@ bool log_close(Log *log, Error *err) {
     bool closed = !log->file || fclose(log->file) == 0;
     const char *path = log->path;
     free(log->line);
-    log_off(log);
+    log_to(log, NULL, NULL);
     return closed || fail(err, "%s: the log cannot be written: %s", path, strerror(errno));
 }
 
@@ -148,30 +146,29 @@ char *shell_word(const char *path) {
     return word;
 }
 
-Shown duration_text(double seconds) {
+PRINTF_LIKE(1, 2) Shown show_text(const char *fmt, ...) {
     Shown shown;
-    if (!(seconds >= 0.0 && seconds < 1e12)) {
-        snprintf(shown.text, sizeof shown.text, "-:--");
-        return shown;
-    }
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(shown.text, sizeof shown.text, fmt, args);
+    va_end(args);
+    return shown;
+}
+
+Shown duration_text(double seconds) {
+    if (!(seconds >= 0.0 && seconds < 1e12)) return show_text("-:--");
     long long s = (long long)(seconds + 0.5), hours = s / 3600;
     int minutes = (int)(s / 60 % 60), rest = (int)(s % 60);
-    if (hours) snprintf(shown.text, sizeof shown.text, "%lld:%02d:%02d", hours, minutes, rest);
-    else snprintf(shown.text, sizeof shown.text, "%d:%02d", minutes, rest);
-    return shown;
+    return hours ? show_text("%lld:%02d:%02d", hours, minutes, rest)
+                 : show_text("%d:%02d", minutes, rest);
 }
 
 Shown count_text(double n) {
     const char *const units[] = { "", "k", "M", "B", "T" };
-    Shown shown;
     int u = 0;
-    while (u < 4 && fabs(n) >= 999.5) {          // 999.5 would be rounded to 1000
-        n /= 1000.0;
-        u++;
-    }
+    for (; u < 4 && fabs(n) >= 999.5; u++) n /= 1000.0;    // 999.5 would be rounded to 1000
     int decimals = u == 0 || fabs(n) >= 99.95 ? 0 : fabs(n) >= 9.995 ? 1 : 2;
-    snprintf(shown.text, sizeof shown.text, "%.*f%s", decimals, n, units[u]);
-    return shown;
+    return show_text("%.*f%s", decimals, n, units[u]);
 }
 
 int terminal_columns(void) {

@@ -7,15 +7,7 @@
 #include <immintrin.h>       // the intrinsic has one name; the builtin's types differ by compiler
 #endif
 
-#if defined(__AVX512F__)
-enum { PEAK_LANES = 16 };
-#elif defined(__AVX__)
-enum { PEAK_LANES = 8 };
-#else
-enum { PEAK_LANES = 4 };
-#endif
-
-typedef float PeakVec __attribute__((vector_size(4*PEAK_LANES)));
+typedef float PeakVec __attribute__((vector_size(4*LANES)));
 
 enum { PEAK_CHAINS = 12 };   // enough that a multiply-add never waits for the one before it
 
@@ -68,7 +60,7 @@ static double peak_of(float (*chain)(int), double flops_per_round, int threads) 
 }
 
 double cpu_peak_fp32(int threads) {
-    return peak_of(peak_chain, 2.0 * PEAK_LANES * PEAK_CHAINS, threads);
+    return peak_of(peak_chain, 2.0 * LANES * PEAK_CHAINS, threads);
 }
 
 double cpu_peak_bf16(int threads) {

@@ -168,8 +168,6 @@ PlanMachine plan_machine_here(int workers) {
     return m;
 }
 
-bool plan_is_here(const PlanMachine *m) { return strcmp(m->name, "here") == 0; }
-
 static bool plan_positive(double *out, const char *text) {
     return number_read(out, text) && *out > 0.0;
 }
@@ -189,7 +187,7 @@ static bool plan_name_read(PlanMachine *m, char *field, Error *err) {
                     at, m->name);
     m->speed = 1e12 * tflops;
     if (at) m->speed_from = SPEED_GIVEN;
-    m->gpu = !plan_is_here(m);
+    m->gpu = strcmp(m->name, "here") != 0;
     for (int i = 0; i < PLAN_GPUS; i++) {
         used += (size_t)snprintf(known + used, sizeof known - used, "%s, ", plan_gpus[i].name);
         if (strcmp(m->name, plan_gpus[i].name) != 0) continue;
@@ -204,7 +202,7 @@ static bool plan_name_read(PlanMachine *m, char *field, Error *err) {
         if (!at) m->speed = PLAN_OF_DATASHEET * m->peak, m->speed_from = SPEED_ASSUMED;
         return true;
     }
-    if (at || plan_is_here(m)) return true;
+    if (at || !m->gpu) return true;
     return fail(err, "--plan-gpu: unknown GPU \"%s\"; known are %sand here (this machine); give "
                      "the speed of any other: %s@100,8 for 100 TFLOP/s", m->name, known, m->name);
 }

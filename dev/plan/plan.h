@@ -93,12 +93,11 @@ typedef struct {
     double far_link, far_latency;  // the same between machines
     double price;                  // per worker and hour
     int multiprocessors;           // of a GPU
-    bool gpu, bf16;
+    bool gpu, bf16;                // not this machine; it has bf16
 } PlanMachine;
 
 // This machine, with nothing measured yet.
 PlanMachine plan_machine_here(int workers);
-bool plan_is_here(const PlanMachine *m);
 
 // Parses NAME[@TFLOPS],COUNT[,LINK[:GPUS+LINK][,PRICE]]; LINK may be empty. NAME is one of
 // plan_gpus, "here", or any other name with its @TFLOPS. An error names the part that is missing or

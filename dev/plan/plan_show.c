@@ -5,9 +5,7 @@
 
 // 0.0123, 12.3, 1230: three digits without an exponent; but 1.23k and 1.23M from a thousand on.
 static Shown plan_digits(double x) {
-    Shown shown;
-    snprintf(shown.text, sizeof shown.text, fabs(x) >= 999.5 ? "%.0f" : "%.3g", x);
-    return shown;
+    return fabs(x) >= 999.5 ? show_text("%.0f", x) : show_text("%.3g", x);
 }
 
 static Shown plan_large(double x) { return x < 999.5 ? plan_digits(x) : count_text(x); }
@@ -18,20 +16,15 @@ static Shown plan_time(double seconds) {
         { 7200.0, 60.0, "min" },  { 172800.0, 3600.0, "hours" },
         { 730 * 86400.0, 86400.0, "days" },  { INFINITY, 365.25 * 86400.0, "years" },
     };
-    Shown shown;
     int i = 0;
     while (i < 6 && seconds >= units[i].below) i++;
-    snprintf(shown.text, sizeof shown.text, "%.20s %s", plan_digits(seconds / units[i].unit).text,
-             units[i].name);
-    return shown;
+    return show_text("%s %s", plan_digits(seconds / units[i].unit).text, units[i].name);
 }
 
 // In the largest of n units, each a thousand of the one before, of which x is 1 or more.
 static Shown plan_in_units(double x, const char *const *units, int n) {
-    Shown shown;
     for (; n > 1 && x >= 999.5; n--, units++) x /= 1000.0;
-    snprintf(shown.text, sizeof shown.text, "%.20s %s", plan_digits(x).text, *units);
-    return shown;
+    return show_text("%s %s", plan_digits(x).text, *units);
 }
 
 static Shown plan_flop(double flop) {
@@ -47,8 +40,8 @@ static Shown plan_size(double bytes) {
 static void plan_show_machine(FILE *out, const PlanFacts *f) {
     const PlanMachine *m = &f->machine;
     const char *each = m->count > 1 ? " each" : "";
-    if (plan_is_here(m) && m->count == 1) fprintf(out, "machine   this one");
-    else if (plan_is_here(m)) fprintf(out, "machine   %d workers as on this one", m->count);
+    if (!m->gpu && m->count == 1) fprintf(out, "machine   this one");
+    else if (!m->gpu) fprintf(out, "machine   %d workers as on this one", m->count);
     else fprintf(out, "machine   %d x %s", m->count, m->name);
     if (m->gpu && m->peak > 0.0)
         fprintf(out, ": %s GB, %s TFLOP/s dense in 16 bits by the data sheet",
@@ -368,40 +361,29 @@ static Wall search_wall(const SearchRow *row, const SearchRow *better) {
     return most;
 }
 
-typedef struct { char text[80]; } SearchWhy;
-
 // Why a row is not the best, as "61% of the time on the link between machines".
-static SearchWhy search_why(const SearchFacts *f, const SearchRow *row, const SearchRow *best) {
-    SearchWhy why;
+static Shown search_why(const SearchFacts *f, const SearchRow *row, const SearchRow *best) {
     double over = row->bytes - f->machine.memory, width = (double)f->c.C / row->cut.tensor;
     Wall wall = search_wall(row, best);
-    double share = 100.0 * row->walls.s[wall] / row->step;
-    if (over > 0.0)
-        snprintf(why.text, sizeof why.text, "does not fit by %.20s", plan_size(over).text);
-    else if (wall == WALL_TILES && width < SEARCH_TILE)
-        snprintf(why.text, sizeof why.text, "tiles: %.4g columns a rank fill %.0f%% of a tile",
-                 width, 100.0 * width / SEARCH_TILE);
-    else
-        snprintf(why.text, sizeof why.text, "%.0f%% of the time on %s", share,
-                 walls[wall].whole);
-    return why;
+    if (over > 0.0) return show_text("does not fit by %s", plan_size(over).text);
+    if (wall == WALL_TILES && width < SEARCH_TILE)
+        return show_text("tiles: %.4g columns a rank fill %.0f%% of a tile", width,
+                         100.0 * width / SEARCH_TILE);
+    return show_text("%.0f%% of the time on %s", 100.0 * row->walls.s[wall] / row->step,
+                     walls[wall].whole);
 }
 
 static Shown search_name(const SearchCut *cut) {
-    Shown name;
-    snprintf(name.text, sizeof name.text, "%d x %d x %d", cut->data, cut->tensor, cut->pipe);
-    return name;
+    return show_text("%d x %d x %d", cut->data, cut->tensor, cut->pipe);
 }
 
 static void search_show_row(FILE *out, const SearchFacts *f, const SearchRow *row) {
     const SearchCut *cut = &row->cut;
     double price = f->machine.price, hours = search_seconds(f, row) / 3600.0 * f->machine.count;
-    char micro[40];
     Wall wall = search_wall(row, NULL);
-    snprintf(micro, sizeof micro, "%d x %.0f", cut->micro, cut->micros);
     fprintf(out, "%13s%c%3d %4d %3s %8s %5s %10s %5s %6s %3.0f%% %s\n", search_name(cut).text,
             cut->pipe > 1 ? '*' : ' ', cut->chunks, cut->zero,
-            cut->recompute ? "yes" : "no", micro,
+            cut->recompute ? "yes" : "no", show_text("%d x %.0f", cut->micro, cut->micros).text,
             count_text(f->batch).text, plan_time(search_seconds(f, row)).text,
             plan_digits(1e-9 * row->bytes).text,
             price >= 0.0 ? plan_large(hours * price).text : "-",

@@ -17,11 +17,8 @@
 #include "plan.h"
 
 static const double SEARCH_SLICE = 512;          // split-k: the shortest slice of k for a tile
-
 static const double SEARCH_MEMORY = 0.8;         // of the memory's bandwidth, by a stream of data
-
 static const double SEARCH_LINK = 0.8;           // of a link's bandwidth, by a long message
-
 static const double SEARCH_WAIT = 10e-6;         // seconds of a message's latency without LINK+us
 
 const SearchTrainer search_ours = { true, false, false, true, 2, 4, 4, 0, 0, 0, 38, 0, 4 };

@@ -1,4 +1,4 @@
-// Evaluation: the loss on held-out text, and HellaSwag (train.h).
+// Evaluation: the loss on held-out text (train.h).
 #include "train.h"
 
 bool evaluate(Eval *e, Run *r, const Loader *l, size_t tokens, Error *err) {
@@ -82,66 +82,4 @@ void report_eval(Run *r) {
     r->eval_step = r->step;
     if (r->skipped_in_a_row == 0) r->good_loss = e.loss;
     if (r->step > r->looked_step) show_noise(r);
-}
-
-// Runs HellaSwag's examples first ... first+count-1, a micro-batch of rows at a time, and adds the
-// answers to the score; see dev/train/hellaswag.c.
-static void hellaswag_evaluate(HellaSwagScore *score, Run *r, size_t first, size_t count) {
-    const HellaSwag *h = &r->hellaswag;
-    size_t end = ENDINGS * (first + count), most = r->spec.B;
-    for (size_t row = ENDINGS * first; row < end; row += most) {
-        size_t B = min_size(most, end - row);
-        int T = hellaswag_batch(r->inputs, r->targets, h, row, B, r->T);
-        model_forward(r->model, r->inputs, (int)B, T, 0);
-        model_loss(r->model, r->losses, r->targets, B*T);
-        hellaswag_keep(h, r->losses, row, B, T);
-    }
-    hellaswag_score(score, h, first, count);
-}
-
-// Runs the next examples from `done` on, `part` of them on each rank. A rank with none left reruns
-// the first examples and discards the answers: at ZeRO stage 3 every rank must join every forward
-// pass.
-static void hellaswag_turn(Run *r, HellaSwagScore *score, size_t done, size_t part) {
-    const HellaSwag *h = &r->hellaswag;
-    HellaSwagScore own = { 0, 0, 0 };
-    size_t first = done + (size_t)r->data.rank*part;
-    bool counts = first < h->n;
-    if (!counts) first = 0;
-    hellaswag_evaluate(&own, r, first, min_size(part, h->n - first));
-    double sums[] = { (double)own.examples, (double)own.correct, (double)own.correct_norm };
-    for (int i = 0; i < 3; i++) if (!counts) sums[i] = 0.0;
-    comm_add(&r->data, sums, 3);
-    score->examples += (size_t)sums[0];
-    score->correct += (size_t)sums[1];
-    score->correct_norm += (size_t)sums[2];
-}
-
-void report_hellaswag(Run *r) {
-    const HellaSwag *h = &r->hellaswag;
-    HellaSwagScore s = { 0, 0, 0 };
-    size_t B = (size_t)r->o.micro_batch, part = B < ENDINGS ? 1 : B / ENDINGS;   // fills a batch
-    Progress progress = progress_begin("hellaswag", (double)h->n);
-    while (s.examples < h->n && !stop_is_asked(r)) {
-        hellaswag_turn(r, &s, s.examples, part);
-        progress_show(&progress, (double)s.examples);
-    }
-    progress_end(&progress);
-    double seconds = seconds_now() - progress.start;
-    printf("%shellaswag  ", isatty(STDOUT_FILENO) ? "\r\033[K" : "");
-    if (s.examples < h->n) {
-        printf("stopped after %zu of %zu examples\n", s.examples, h->n);
-        return;
-    }
-    r->hellaswag_step = r->step;
-    double acc = (double)s.correct / (double)h->n, acc_norm = (double)s.correct_norm / (double)h->n;
-    printf("acc_norm %.4f of %zu examples (%s)\n", acc_norm, h->n, duration_text(seconds).text);
-    fflush(stdout);
-    log_event(r, "hellaswag");
-    log_int(&r->log, "examples", (int64_t)h->n);
-    log_int(&r->log, "cut", (int64_t)hellaswag_count_cut(h, r->T));
-    log_num(&r->log, "acc", acc);
-    log_num(&r->log, "acc_norm", acc_norm);
-    log_num(&r->log, "seconds", seconds);
-    log_line_end(r);
 }

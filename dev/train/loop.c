@@ -18,7 +18,15 @@ bool stop_is_asked(Run *r) {
 
 // ---- an update ----
 
-static float noise_correct_v(const Run *r, double beta2);
+// Bias correction of v as this update finds it, for the noise scale in Adam's metric; 0: v averages
+// over too few updates yet. `age` is the number of updates of this beta2 that v averages over.
+static float noise_correct_v(const Run *r, double beta2) {
+    double made = (double)r->adam_step, age = made;
+    if (made < NOISE_METRIC_FROM) return 0.0f;
+    if (r->o.batches.rule != BATCH_CONSTANT)
+        age = (double)r->tokens / (double)r->batch * (made / fmax((double)r->step, 1.0));
+    return (float)(1.0 / (1.0 - pow(beta2, age)));
+}
 
 void step_begin(Run *r, Step *s) {
     const BatchSchedule *b = &r->o.batches;
@@ -83,16 +91,6 @@ void gradients_arrive(Run *r, Step *s) {
 #endif
 }
 
-// Bias correction of v as this update finds it, for the noise scale in Adam's metric; 0: v averages
-// over too few updates yet. `age` is the number of updates of this beta2 that v averages over.
-static float noise_correct_v(const Run *r, double beta2) {
-    double made = (double)r->adam_step, age = made;
-    if (made < NOISE_METRIC_FROM) return 0.0f;
-    if (r->o.batches.rule != BATCH_CONSTANT)
-        age = (double)r->tokens / (double)r->batch * (made / fmax((double)r->step, 1.0));
-    return (float)(1.0 / (1.0 - pow(beta2, age)));
-}
-
 // Adds this update to the estimate of the noise scale, and sets the next adaptive batch. `big` is
 // the squared norm of the mean gradient; norms[SMALLS] is the sum of the squared norms of its parts
 // (micro-batches or ranks), each scaled so that the parts add up to the mean. The others are the
@@ -110,7 +108,8 @@ static void measure_noise(Run *r, Step *s, double big, const double *norms) {
         s->norms_adam = n;
         noise_add(&r->noise_adam, noise_estimate(&n));
     }
-    batch_test(&r->norm_test, &r->o.batches, norm_test_batch(&r->noise, r->o.batches.eta),
+    double eta = r->o.batches.eta;
+    batch_test(&r->norm_test, &r->o.batches, noise_tokens(&r->noise) / (eta*eta),
                r->tokens < r->lr.warmup);
 }
 
@@ -173,7 +172,7 @@ static void announce_round(Run *r) {
     if (r->length.steps >= 0 && last > r->length.steps) last = r->length.steps;
     snprintf(text, sizeof *r->stop_texts,
              "\nstopping after this round's update %lld; again ends at once\n", (long long)last);
-    *stop_message() = text;
+    stop_message = text;
 }
 
 bool run_goes_on(Run *r) {

@@ -21,10 +21,6 @@ double noise_tokens(const NoiseScale *n) {
     return n->s > 0.0 ? n->s / n->g2 : 0.0;
 }
 
-double norm_test_batch(const NoiseScale *n, double eta) {
-    return noise_tokens(n) / (eta*eta);
-}
-
 Shown grouped_text(double n) {
     Shown shown;
     char digits[32];

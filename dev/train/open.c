@@ -130,8 +130,6 @@ static void make_latest(const Run *r) {
 static void open_output(Run *r) {
     char *path = r->log_path;
     Error err;
-    log_off(&r->log);
-    if (!r->o.resume) r->saved_step = -1;
     if (r->comm.rank > 0) return;
     if (r->o.out) {
         snprintf(path, sizeof r->log_path, "%s/log.jsonl", r->o.out);
@@ -178,7 +176,8 @@ static void check_params(Run *r) {
         comm_agree(&r->comm, "other parameters", hash_add(r->params->hash, run, sizeof run));
 }
 
-void check_exact_sum(const Run *r) {
+// --exact-sum: the binary tree over all micro-batches needs a subtree of the same shape per rank.
+static void check_exact_sum(const Run *r) {
     int64_t each = (int64_t)(r->o.batches.batch / r->o.batches.unit);
     if (r->o.exact_sum && ((each & (each - 1)) || (r->comm.size & (r->comm.size - 1))))
         die("--exact-sum: needs a power of two of ranks, each with a power of two of "
@@ -191,10 +190,16 @@ void set_seq_len(Run *r, bool loaded, const Path *from, const Config *c) {
         die("--seq-len: %d is more than the %d positions of %s", r->T, c->P, from->text);
 }
 
-void open_rules(Run *r, bool loaded, const Path *from, const Config *c, int workers) {
+bool open_sizes(Path *from, Config *c, Run *r, int workers) {
     Error err;
+    bool loaded = find_checkpoint(from, c, r);
     set_seq_len(r, loaded, from, c);
-    if (!train_options_batch(&r->o, r->T, workers, &err)) die("%s", err.text);
+    if (workers > 0) {
+        if (!train_options_batch(&r->o, r->T, workers, &err)) die("%s", err.text);
+        check_exact_sum(r);
+    }
+    open_tokenizer(r, loaded ? from->text : NULL);
+    return loaded;
 }
 
 void check_data(const Run *r) {
@@ -258,14 +263,11 @@ void run_open(Run *r) {
     Path from;
     Config c;
     r->given = options_json(r);
-    bool loaded = find_checkpoint(&from, &c, r);
     if (!train_options_workers(&r->data.size, &r->o, r->comm.size, &err)) die("%s", err.text);
-    open_rules(r, loaded, &from, &c, r->data.size);
+    bool loaded = open_sizes(&from, &c, r, r->data.size);
     r->o.seq_len = r->T;
     r->norm_test.batch = batch_start(&r->o.batches);
-    check_exact_sum(r);
     if (!train_options_lr(&r->lr, &r->o, &err)) die("%s", err.text);
-    open_tokenizer(r, loaded ? from.text : NULL);
     open_data(r, loaded, &c);
     if (!tp_group_check(&c, r->o.tensor_parallel, &err)) die("%s", err.text);
     r->tensor.size = r->o.tensor_parallel;

@@ -273,12 +273,10 @@ static bool train_options_check_model(const TrainOptions *o, Error *err) {
 }
 
 bool train_options_check_optimizer(const TrainOptions *o, Error *err) {
-    static const char *const adamws[] = { "beta1", "beta2" };
-    for (int i = 0; i < 2; i++)
-        if (o->optimizer == OPTIMIZER_SGD && train_options_given(o, adamws[i]))
-            return fail(err, "--%s: is AdamW's, and --optimizer sgd has no moments; leave it out",
-                        adamws[i]);
-    return true;
+    const char *given = train_options_given(o, "beta1") ? "beta1"
+                      : train_options_given(o, "beta2") ? "beta2" : NULL;
+    return o->optimizer != OPTIMIZER_SGD || !given
+        || fail(err, "--%s: is AdamW's, and --optimizer sgd has no moments; leave it out", given);
 }
 
 int train_options_stage(const TrainOptions *o, int ranks) {
@@ -286,14 +284,17 @@ int train_options_stage(const TrainOptions *o, int ranks) {
     return ranks > 1 && o->comm_dtype == 0 && !o->exact_sum && o->outer_every == 0 ? 1 : 0;
 }
 
+// Whether the row's flag is one of "a|b|c".
+static bool option_is_one_of(const Option *row, const char *names) {
+    return choice_index(names, row->name, strlen(row->name)) >= 0;
+}
+
 // Whether --generate or --export, which only read a checkpoint, take this flag into account.
 static bool option_reads(const Option *row, const TrainOptions *o) {
-    static const char *const used[] = { "data", "tokenizer", "resume", "threads" };
-    for (size_t k = 0; k < sizeof used / sizeof *used; k++)
-        if (strcmp(row->name, used[k]) == 0) return true;
-    return strcmp(row->group, o->generate ? "generate" : "export") == 0
-        || (o->generate && strcmp(row->name, "seed") == 0)
-        || (o->resume && strcmp(row->name, "out") == 0)
+    return option_is_one_of(row, "data|tokenizer|resume|threads")
+        || strcmp(row->group, o->generate ? "generate" : "export") == 0
+        || (o->generate && option_is_one_of(row, "seed"))
+        || (o->resume && option_is_one_of(row, "out"))
         || strcmp(row->group, "model") == 0;
 }
 
@@ -408,7 +409,7 @@ bool train_options_check(TrainOptions *o, Error *err) {
         { !ON_GPU && !o->plan_gpu && train_options_given(o, "recompute"),
           "--recompute: needs a GPU (train_gpt2cu); leave it out" },
     };
-    if (!steps && !tokens && !target) o->steps = 1000;
+    if (!steps && !tokens && !target && !o->plan) o->steps = 1000;
     return RULES_HOLD(rules, err);
 }
 
@@ -416,31 +417,28 @@ const char *option_saved_words(const JsonNode *v) {
     return v->type == JSON_NUMBER || v->type == JSON_STRING ? v->text : "";
 }
 
-// Row i is a flag that sets a fresh model's sizes; v is its value when the run began. On resuming
-// the checkpoint sets them. Such a flag may be repeated, as part of a whole command, but not
-// changed. A run that began with --layers did not use --init.
-static bool train_options_keep_size(TrainOptions *o, int i, const JsonNode *v,
-                                    const JsonNode *layers, Error *err) {
+// Row i is a flag that a resumed run cannot change; v is its value when the run began. It may be
+// repeated, as part of a whole command. A run that began with --layers did not use --init.
+static bool train_options_keep(TrainOptions *o, int i, const JsonNode *v, bool has_layers,
+                               Error *err) {
     const Option *row = &train_table[i];
     TrainOptions then = *o;
-    bool given = o->given.set[i], saved = v && v->type != JSON_NULL;
-    if (row->type == OPT_TEXT && layers && layers->type != JSON_NULL) saved = false;
+    bool saved = v && v->type != JSON_NULL, unused = row->type == OPT_TEXT && has_layers;
+    option_set_default(&then, row);
     if (saved && !option_read(&then, row, option_saved_words(v)))
         return fail(err, "state.json: --%s is not %s", row->name, option_expects(row).text);
-    bool same = row->type == OPT_TEXT ? strcmp(o->init, then.init) == 0
-              : memcmp((char *)o + row->field, (char *)&then + row->field, sizeof(int)) == 0;
-    if (given && !(saved && same))
-        return fail(err, "--%s: the checkpoint already sets the model's sizes; leave it out",
-                    row->name);
+    char *now = (char *)o + row->field, *was = (char *)&then + row->field;
+    bool same = row->type == OPT_TEXT ? !unused && strcmp(o->init, then.init) == 0
+              : memcmp(now, was, row->type == OPT_COUNT ? sizeof(int64_t) : sizeof(int)) == 0;
+    if (o->given.set[i] && !same)
+        return fail(err, "--%s: the run began with %s; leave it out", row->name,
+                    unused ? "--layers" : saved ? option_saved_words(v) : "none");
     o->given.set[i] = false;
-    return !saved || given || option_read(o, row, v->text);
+    return !saved || option_read(o, row, option_saved_words(v));
 }
 
 bool train_options_restore(TrainOptions *o, const JsonNode *saved, Error *err) {
-    static const char *const not_taken[] = {
-        "out", "resume", "overwrite", "generate", "export", "help",
-        "plan", "plan-gpu", "plan-search",
-    };
+    const JsonNode *layers = json_get(saved, "layers");
     bool length = train_options_given(o, "steps") || train_options_given(o, "tokens");
     bool data = train_options_given(o, "data") || train_options_given(o, "train")
              || train_options_given(o, "val");
@@ -452,18 +450,17 @@ bool train_options_restore(TrainOptions *o, const JsonNode *saved, Error *err) {
         char key[OPTION_NAME_MAX + 1];
         option_key(key, row->name);
         const JsonNode *v = json_get(saved, key);
-        if (strcmp(row->group, "model") == 0 && strcmp(row->name, "seq-len") != 0) {
-            if (!train_options_keep_size(o, i, v, json_get(saved, "layers"), err)) return false;
+        if (strcmp(row->group, "model") == 0 || option_is_one_of(row, "optimizer|seed")) {
+            if (!train_options_keep(o, i, v, layers && layers->type != JSON_NULL, err))
+                return false;
             continue;
         }
-        bool taken = v && v->type != JSON_NULL && !o->given.set[i];
-        for (size_t k = 0; k < sizeof not_taken / sizeof *not_taken; k++)
-            taken = taken && strcmp(row->name, not_taken[k]) != 0;
-        taken = taken && (ON_GPU || strcmp(row->name, "recompute") != 0);
-        bool of_length = strcmp(row->name, "steps") == 0 || strcmp(row->name, "tokens") == 0;
-        bool of_data = strcmp(row->group, "data") == 0 && strcmp(row->name, "tokenizer") != 0;
-        if ((length && of_length) || (data && of_data)) taken = false;   // one replaces the other
-        if (!taken) continue;
+        if (!v || v->type == JSON_NULL || o->given.set[i]
+            || option_is_one_of(row, "out|resume|overwrite|generate|export|help|plan|plan-gpu|"
+                                "plan-search")
+            || (!ON_GPU && option_is_one_of(row, "recompute"))
+            || (length && option_is_one_of(row, "steps|tokens"))     // one replaces the other
+            || (data && option_is_one_of(row, "data|train|val"))) continue;
         if (row->type == OPT_FLAG) *(bool *)((char *)o + row->field) = v->type == JSON_TRUE;
         else if (!option_read(o, row, option_saved_words(v)))
             return fail(err, "state.json: --%s is not %s", row->name, option_expects(row).text);
@@ -491,7 +488,7 @@ static int64_t recipe_batch(int argc, char **argv) {
 }
 
 bool train_options_parse(TrainOptions *o, int argc, char **argv, Error *err) {
-    *option_hints() = train_hints;
+    option_hints = train_hints;
     if (!options_parse(o, train_table, train_rows, argc, argv, NULL, NULL, err)) return false;
     o->help = train_options_given(o, "help");
     o->recipe_batch = recipe_batch(argc, argv);
@@ -528,9 +525,6 @@ bool train_options_batch(TrainOptions *o, int T, int ranks, Error *err) {
     int64_t unit = (int64_t)o->micro_batch * T * ranks;
     BatchSchedule *s = &o->batches;
     char of_ranks[40] = "";
-    if (unit > 10LL*BATCH_MOST)
-        return fail(err, "--micro-batch: %lld tokens in one micro-batch of all ranks are too many",
-                    (long long)unit);
     s->unit = (uint64_t)unit;
     for (int i = 0; i < s->n_stages; i++)
         if (s->stages[i].batch % s->unit != 0)
@@ -553,8 +547,8 @@ bool train_options_batch(TrainOptions *o, int T, int ranks, Error *err) {
 }
 
 int64_t train_options_tokens(const TrainOptions *o) {
-    if (!train_options_given(o, "steps")) return o->tokens > 0 ? o->tokens : 0;
-    if (o->batches.rule == BATCH_ADAPTIVE) return 0;
+    if (o->tokens > 0) return o->tokens;
+    if (o->steps <= 0 || o->batches.rule == BATCH_ADAPTIVE) return 0;
     return (int64_t)batch_tokens_after(&o->batches, 0, (uint64_t)o->steps);
 }
 
@@ -564,10 +558,7 @@ bool train_options_lr(LrSchedule *s, const TrainOptions *o, Error *err) {
     s->lr = o->lr;
     s->final_frac = o->final_lr_frac;
     s->warmup = (uint64_t)o->warmup_tokens;
-    s->horizon = 0;
-    if (o->tokens > 0) s->horizon = (uint64_t)o->tokens;
-    else if (o->steps > 0 && o->batches.rule != BATCH_ADAPTIVE)
-        s->horizon = batch_tokens_after(&o->batches, 0, (uint64_t)o->steps);
+    s->horizon = (uint64_t)train_options_tokens(o);
     if (s->rule == LR_CONSTANT || o->steps == 0 || s->warmup <= s->horizon) return true;
     return fail(err, "--warmup-tokens: %llu is more than the %llu tokens of the whole run",
                 (unsigned long long)s->warmup, (unsigned long long)s->horizon);

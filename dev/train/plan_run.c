@@ -141,15 +141,11 @@ PlanFacts plan_facts(const Run *r, const Config *c, const PlanMachine *machine) 
     return f;
 }
 
-// The model's sizes, and T. workers: for the batch schedule; 0: none is needed.
+// The model's sizes, and T; workers as in open_sizes.
 static Config plan_model(Run *r, int workers) {
     Path from;
     Config c;
-    bool loaded = find_checkpoint(&from, &c, r);
-    if (workers > 0) open_rules(r, loaded, &from, &c, workers);
-    else set_seq_len(r, loaded, &from, &c);
-    open_tokenizer(r, loaded ? from.text : NULL);
-    if (workers > 0) check_exact_sum(r);
+    bool loaded = open_sizes(&from, &c, r, workers);
     check_data(r);
     if (r->o.data || r->o.train) open_split(&r->train, r, r->o.train, "train");
     return loaded ? c : fresh_config(r);
@@ -187,7 +183,7 @@ void run_plan(Run *r) {
     if (!machine.gpu && machine.speed_from == SPEED_UNKNOWN) measure_speed(&machine, r, &c);
 #endif
     PlanFacts f = plan_facts(r, &c, &machine);
-    log_off(&log);
+    log_to(&log, NULL, NULL);
     if ((r->o.log && !log_open(&log, r->o.log, LOG_OURS, &err))
         || !plan_print(stdout, &log, &f, &err) || !log_close(&log, &err)) die("%s", err.text);
 }

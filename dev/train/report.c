@@ -103,7 +103,7 @@ enum { STEP_LINE_FORMS = 5 };
 
 static void step_line(char *line, size_t size, const Run *r, const Step *s, int form) {
     double part = run_progress(&r->length, r->step, r->tokens);
-    char of[32] = "", floor[32] = "", norm[32] = "", batch[64] = "";
+    char of[32] = "", floor[32] = "", norm[32] = "", batch[100] = "";
     if (form < 4 && r->length.steps >= 0)
         snprintf(of, sizeof of, "/%lld", (long long)r->length.steps);
     if (form < 3 && r->o.batches.rule != BATCH_CONSTANT)
@@ -325,20 +325,16 @@ bool resumed_lr(LrSchedule *s, const Run *r, const TrainOptions *o, Error *err) 
 static void note_changed_lr(const Run *r) {
     static const char *const names[] = { "lr", "lr-schedule", "warmup-tokens", "final-lr-frac",
                                          "steps", "tokens" };
-    const JsonNode *saved = json_get(r->saved.root, "options");
     TrainOptions then = r->o;
     LrSchedule s;
     Error err;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const Option *row = &train_table[option_find(train_table, train_rows, names[i],
-                                                     strlen(names[i]))];
-        char key[OPTION_NAME_MAX + 1];
-        option_key(key, row->name);
-        const JsonNode *v = json_get(saved, key);
-        option_set_default(&then, row);
-        if (v && v->type != JSON_NULL) option_read(&then, row, option_saved_words(v));
+        int row = option_find(train_table, train_rows, names[i], strlen(names[i]));
+        option_set_default(&then, &train_table[row]);
+        then.given.set[row] = false;
     }
-    if (!resumed_lr(&s, r, &then, &err)) return;
+    if (!train_options_restore(&then, json_get(r->saved.root, "options"), &err)
+        || !resumed_lr(&s, r, &then, &err)) return;
     double was = lr_at(&s, r->tokens), now = lr_at(&r->lr, r->tokens);
     if (fabs(now - was) <= 0.1 * was) return;
     printf("note    the learning rate was %.3g and is %.3g now, since flags given now change its "

@@ -48,7 +48,7 @@ double run_progress(const RunLength *run, uint64_t steps, uint64_t tokens);
 //     linear:N0,TOKENS         from N0 to --batch-tokens over the first TOKENS (GPT-3's ramp: Brown
 //                              et al. 2020, arXiv 2005.14165, table 2.1 and appendix B)
 //     stages:TOKENS=BATCH,...  --batch-tokens, then BATCH from TOKENS on
-//     adaptive:ETA,MIN,MAX     from MIN to MAX, by the norm test (norm_test_batch of noise.c)
+//     adaptive:ETA,MIN,MAX     from MIN to MAX, by the norm test (batch_test)
 //
 // Every batch is a multiple of `unit` tokens, one micro-batch on each rank.
 
@@ -96,9 +96,14 @@ typedef struct {
     int64_t waited;                // updates since the warm-up or the last raise
 } NormTest;
 
-// The norm test of an adaptive schedule, after each update. A raise waits for a full window after
-// the warm-up or the last raise, so that the averages of noise.c hold the noise of this batch, and
-// at most doubles the batch.
+// The norm test of an adaptive schedule, after each update, asks for a batch of `wanted` tokens: the
+// noise scale over eta^2. There the noise of the mean gradient has eta times the norm of the true
+// one, tr(Sigma)/B = eta^2 |G|^2 (Lau et al. 2024, arXiv 2412.21124). The paper's own estimate, from
+// the J workers of one update, stays below about (J-1)/eta^2 whatever the noise, and follows the
+// largest of many noisy requests.
+//
+// A raise waits for a full window after the warm-up or the last raise, so that the averages of
+// noise.c hold the noise of this batch, and at most doubles the batch.
 void batch_test(NormTest *t, const BatchSchedule *s, double wanted, bool warming_up);
 
 // Tokens seen after `steps` more updates, starting at `tokens`. Not for adaptive batches.
@@ -290,12 +295,6 @@ void noise_add(NoiseScale *n, NoiseEstimate e);
 // The noise scale in tokens: infinity while the average of G2 is not positive, NaN before the first
 // update. (S and G2 lack the same bias correction, so their ratio needs none.)
 double noise_tokens(const NoiseScale *n);
-
-// The norm test's batch in tokens, the noise scale over eta^2: there the noise of the mean gradient
-// has eta times the norm of the true one, tr(Sigma)/B = eta^2 |G|^2 (Lau et al. 2024, arXiv
-// 2412.21124). The paper's own estimate, from the J workers of one update, stays below about
-// (J-1)/eta^2 whatever the noise, and follows the largest of many noisy requests.
-double norm_test_batch(const NoiseScale *n, double eta);
 
 // 31234 -> "31,234"
 Shown grouped_text(double n);

@@ -3,9 +3,7 @@
 
 // A hash as options_json writes it: a JSON number may lose digits in other programs.
 static Shown hash_text(uint64_t hash) {
-    Shown shown;
-    snprintf(shown.text, sizeof shown.text, "%016llx", (unsigned long long)hash);
-    return shown;
+    return show_text("%016llx", (unsigned long long)hash);
 }
 
 char *options_json(const Run *r) {
@@ -183,26 +181,11 @@ void restore_options(Run *r) {
         die_checkpoint(r, from.text, &err);
     const JsonNode *saved = json_get(r->saved.root, "options");
     if (!r->o.generate && !r->o.export_file) check_gone_flags(saved, from.text);
-    int seq_len = train_options_given(&r->o, "seq-len") ? r->o.seq_len : -1;
-    int64_t seed = train_options_given(&r->o, "seed") ? r->o.seed : -1;
-    const JsonNode *optimizer = json_get(saved, "optimizer");      // older runs: none, AdamW
-    bool sgd = optimizer && json_is(optimizer, "sgd");
-    if (!train_options_given(&r->o, "optimizer"))
-        r->o.optimizer = sgd ? OPTIMIZER_SGD : OPTIMIZER_ADAMW;
-    if (sgd != (r->o.optimizer == OPTIMIZER_SGD))
-        die("--optimizer: the run began with %s; leave --optimizer out", sgd ? "sgd" : "adamw");
-    if (!train_options_check_optimizer(&r->o, &err)) die("%s", err.text);
-    if (!train_options_restore(&r->o, saved, &err))
-        die("--resume: %s", err.text);
-    if (seed >= 0 && seed != r->state.seed)
-        die("--seed: the run began with %lld, which sets the order of samples; leave --seed out",
-            (long long)r->state.seed);
-    int64_t saved_len;
-    if (seq_len >= 0 && json_get_int(&saved_len, saved, "seq_len", 1, INT32_MAX, &err)
-        && saved_len != seq_len)
-        die("--seq-len: the run counts samples of %lld tokens; leave --seq-len out",
-            (long long)saved_len);
-    if (!train_options_check(&r->o, &err)) die("%s", err.text);
+    TrainOptions given = r->o;
+    if (!train_options_restore(&r->o, saved, &err)) die("--resume: %s", err.text);
+    given.optimizer = r->o.optimizer;
+    if (!train_options_check_optimizer(&given, &err) || !train_options_check(&r->o, &err))
+        die("%s", err.text);
 }
 
 // Refuses data that is not what the run began on. Checkpoints of older versions hold no hash.
@@ -299,25 +282,21 @@ static bool export_tensors(int fd, TensorFile *f, FloatType type, const char *pa
     return put;
 }
 
-// Writes all of the file. `path` is for messages.
-static bool export_write(const Run *r, int fd, TensorFile *f, const char *path, Error *err) {
-    FloatType type = export_type(r->o.export_file);
+static bool export_save(const Run *r, TensorFile *f, const char *path, Error *err) {
+    FloatType type = export_type(path);
     GgufHeader h;
+    Path temporary;
+    int fd = file_begin(&temporary, path, err);
+    if (fd < 0) return false;
     gguf_begin(&h);
     gguf_put_model(&h, &f->config, type);
     tokenizer_put_gguf(&h, &r->tokenizer, f->config.V);
     gguf_put_tensors(&h, &f->config, type);
     gguf_end(&h);
-    bool put = file_put(fd, h.t.text, h.t.n, path, err) && export_tensors(fd, f, type, path, err);
+    bool put = file_put(fd, h.t.text, h.t.n, temporary.text, err)
+            && export_tensors(fd, f, type, temporary.text, err);
     free(h.t.text);
-    return put;
-}
-
-static bool export_save(const Run *r, TensorFile *f, const char *path, Error *err) {
-    Path temporary;
-    int fd = file_begin(&temporary, path, err);
-    return fd >= 0
-        && file_end(fd, &temporary, path, export_write(r, fd, f, temporary.text, err), err);
+    return file_end(fd, &temporary, path, put, err);
 }
 
 // llama.cpp rounds a context up to whole 256 tokens. We do not pad the table of positions: a model

@@ -38,13 +38,10 @@ double run_progress(const RunLength *run, uint64_t steps, uint64_t tokens) {
 
 // Reads the next number of a list, up to `end` or the text's end; *text moves past both.
 static bool batch_number(double *out, const char **text, char end) {
-    char digits[32], ends[2] = { end, '\0' };
-    size_t n = strcspn(*text, ends);
-    if (n >= sizeof digits || (end && (*text)[n] != end)) return false;
-    memcpy(digits, *text, n);
-    digits[n] = '\0';
+    size_t n = strcspn(*text, "=,");
+    if ((*text)[n] != end || !number_part(out, *text, n)) return false;
     *text += n + (end != '\0');
-    return number_read(out, digits);
+    return true;
 }
 
 // batch_number for a whole number of tokens.
