@@ -134,7 +134,7 @@ TEST(hellaswag_rows_that_are_too_long_lose_their_beginning) {
 
 static HellaSwagAnswer answer_to(double a, double b, double c, double d) {
     EndingLoss losses[ENDINGS] = { { a, 1 }, { b, 2 }, { c, 4 }, { d, 8 } };
-    HellaSwag h = { 1, 0, NULL, NULL, losses };
+    HellaSwag h = { 1, 0, NULL, NULL, losses, 0 };
     return hellaswag_answer(&h, 0);
 }
 

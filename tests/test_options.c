@@ -165,12 +165,11 @@ TEST(numbers) {
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         double x = 0, y = 0;
-        char text[32];
         bool real = number_read(&x, cases[i].text), whole = whole_read(&y, cases[i].text);
         CHECK_MSG(real == cases[i].real && whole == cases[i].whole, "%s", cases[i].text);
         CHECK_MSG(!real || x == cases[i].x, "%s is %g", cases[i].text, x);
         CHECK_MSG(!whole || y == cases[i].x, "%s is %g", cases[i].text, y);
-        if (real) CHECK_MSG(strcmp(number_words(text, x), cases[i].back) == 0, "%s", text);
+        if (real) CHECK_MSG(strcmp(number_words(x).text, cases[i].back) == 0, "%s", cases[i].text);
     }
 }
 
@@ -241,7 +240,7 @@ TEST(each_row) {
     for (int i = 0; i < train_rows; i++) {
         TrainOptions given, plain;
         Error err = { "" };
-        char program[] = "p", *argv[1] = { program }, text[32], past[40];
+        char program[] = "p", *argv[1] = { program }, past[40];
         const Option *o = &train_table[i];
         bool real = o->type == OPT_REAL, flag = o->type == OPT_HELP || o->type == OPT_FLAG;
         memset(&given, 0, sizeof given);
@@ -264,8 +263,8 @@ TEST(each_row) {
             one_refused(o->name, "1.5"), one_refused(o->name, "1e-1");
         if (!is_number(o)) continue;
         CHECK(o->minimum <= o->maximum && o->maximum <= (o->type == OPT_INT ? INT_MAX : 0x1p53));
-        CHECK_MSG(train_one(&given, o->name, number_words(text, o->minimum), &err), "%s", err.text);
-        CHECK_MSG(train_one(&given, o->name, number_words(text, o->maximum), &err), "%s", err.text);
+        CHECK_MSG(train_one(&given, o->name, number_words(o->minimum).text, &err), "%s", err.text);
+        CHECK_MSG(train_one(&given, o->name, number_words(o->maximum).text, &err), "%s", err.text);
         snprintf(past, sizeof past, "%.17g", real ? o->maximum * 1.000001 : o->maximum + 1);
         one_refused(o->name, past);
         snprintf(past, sizeof past, "%.17g", real ? o->minimum * 0.999 - 1e-300 : o->minimum - 1);

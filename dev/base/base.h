@@ -333,7 +333,7 @@ bool options_parse(void *opts, const Option *table, int n, int argc, char **argv
 void options_help(FILE *out, const char *usage, const Option *table, int n);
 
 // "lr-schedule" -> "lr_schedule", the key in the log.
-void option_key(char out[OPTION_NAME_MAX + 1], const char *name);
+Shown option_key(const char *name);
 
 // Adds the whole configuration to the line being built, one member a row; an unset value is null.
 void options_echo(Log *log, const void *opts, const Option *table, int n);

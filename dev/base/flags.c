@@ -28,24 +28,20 @@ bool options_given(const void *opts, const Option *table, int n, const char *nam
 static int option_min(int a, int b) { return a < b ? a : b; }
 
 // The edit distance between a and b: insertions, deletions, replacements and swaps of neighbours
-// (optimal string alignment), by dynamic programming with three rows of the table in memory.
+// (optimal string alignment). d[i][j] is that of their first i and j characters.
 static int edit_distance(const char *a, int na, const char *b, int nb) {
-    int rows[3][OPTION_NAME_MAX + 1];
-    int *before = rows[0], *above = rows[1], *row = rows[2];
+    int d[OPTION_NAME_MAX + 1][OPTION_NAME_MAX + 1];
     assert(na <= OPTION_NAME_MAX && nb <= OPTION_NAME_MAX);
-    for (int j = 0; j <= nb; j++) row[j] = j;
-    for (int i = 1; i <= na; i++) {
-        int *free_row = before;
-        before = above, above = row, row = free_row;
-        row[0] = i;
-        for (int j = 1; j <= nb; j++) {
-            row[j] = option_min(above[j], row[j-1]) + 1;
-            row[j] = option_min(row[j], above[j-1] + (a[i-1] != b[j-1]));
-            if (i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1])
-                row[j] = option_min(row[j], before[j-2] + 1);
-        }
+    for (int i = 0; i <= na; i++)
+    for (int j = 0; j <= nb; j++) {
+        d[i][j] = i + j;
+        if (i == 0 || j == 0) continue;
+        d[i][j] = option_min(option_min(d[i-1][j], d[i][j-1]) + 1,
+                             d[i-1][j-1] + (a[i-1] != b[j-1]));
+        if (i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1])
+            d[i][j] = option_min(d[i][j], d[i-2][j-2] + 1);
     }
-    return row[nb];
+    return d[na][nb];
 }
 
 // The row whose name is nearest to `text`, or -1 if all differ in more than half the characters.
@@ -84,13 +80,6 @@ int choice_index(const char *choices, const char *text, size_t length) {
         if (choices[n] == '\0') return -1;
         choices += n + 1;
     }
-}
-
-// The start of choice `index` of "a|b|c"; *length receives its length.
-static const char *choice_name(const char *choices, int index, size_t *length) {
-    for (; index > 0; index--) choices += strcspn(choices, "|") + 1;
-    *length = strcspn(choices, "|");
-    return choices;
 }
 
 static bool period_read(Period *out, const char *text) {
@@ -154,44 +143,38 @@ void option_set_default(void *opts, const Option *o) {
 
 // ---- a row's type and range, in words ----
 
-// x in few digits if these restore every bit of it, else in 17.
-static const char *exact_words(char out[32], double x, int digits) {
-    snprintf(out, 32, "%.*g", digits, x);
-    if (strtod(out, NULL) != x) snprintf(out, 32, "%.17g", x);
-    return out;
+// x in so many digits if these restore every bit of it, else in 17.
+static Shown exact_words(double x, int digits) {
+    Shown words = show_text("%.*g", digits, x);
+    return strtod(words.text, NULL) == x ? words : show_text("%.17g", x);
 }
 
 // 0.000001 -> "1e-6", 1000000 -> "1e6", 65536 -> "65536": short, and exact.
-static const char *number_words(char out[32], double x) {
-    exact_words(out, x, 6);
-    char *e = strchr(out, 'e');
-    if (!e) return out;
-    int exponent = (int)strtol(e + 1, NULL, 10);
-    snprintf(e + 1, (size_t)(out + 32 - (e + 1)), "%d", exponent);
-    return out;
+static Shown number_words(double x) {
+    Shown words = exact_words(x, 6);
+    const char *e = strchr(words.text, 'e');
+    return !e ? words : show_text("%.*s%ld", (int)(e + 1 - words.text), words.text,
+                                  strtol(e + 1, NULL, 10));
 }
 
 // "constant, linear, cosine or wsd"
 static void choice_words(char *out, size_t size, const char *choices) {
-    size_t used = 0, length;
-    for (int i = 0; ; i++) {
-        const char *name = choice_name(choices, i, &length);
-        bool last = name[length] == '\0';
-        const char *join = i == 0 ? "" : last ? " or " : ", ";
-        used += (size_t)snprintf(out + used, size - used, "%s%.*s", join, (int)length, name);
+    const char *last = strrchr(choices, '|');
+    size_t used = 0;
+    for (const char *c = choices; *c; c++) {
+        const char *join = *c != '|' ? "" : c == last ? " or " : ", ";
+        used += (size_t)snprintf(out + used, size - used, "%s%.*s", join, *c != '|', c);
         assert(used < size && "the choices are too many for a line");
-        if (last) return;
     }
 }
 
 // The range alone: "1 to 65536". Empty for a text or a flag.
 static OptionWords option_range(const Option *o) {
     OptionWords words;
-    char lo[32], hi[32];
     words.text[0] = '\0';
     if (option_is_number(o))
-        snprintf(words.text, sizeof words.text, "%s to %s", number_words(lo, o->minimum),
-                 number_words(hi, o->maximum));
+        snprintf(words.text, sizeof words.text, "%s to %s", number_words(o->minimum).text,
+                 number_words(o->maximum).text);
     if (o->type == OPT_CHOICE) choice_words(words.text, sizeof words.text, o->choices);
     return words;
 }
@@ -339,30 +322,29 @@ void options_help(FILE *out, const char *usage, const Option *table, int n) {
 
 // ---- the configuration in the log ----
 
-void option_key(char out[OPTION_NAME_MAX + 1], const char *name) {
-    size_t n = strlen(name);
-    assert(n <= OPTION_NAME_MAX);
-    for (size_t i = 0; i <= n; i++) out[i] = name[i] == '-' ? '_' : name[i];
+Shown option_key(const char *name) {
+    Shown key = show_text("%s", name);
+    for (char *p = key.text; *p; p++) if (*p == '-') *p = '_';
+    return key;
 }
 
 static void option_echo(Log *log, const void *opts, const Option *o) {
     const void *field = (const char *)opts + o->field;
-    char key[OPTION_NAME_MAX + 1], text[32];
-    option_key(key, o->name);
+    Shown name = option_key(o->name);
+    const char *key = name.text;
     if (o->type == OPT_FLAG) log_bool(log, key, *(const bool *)field);
     if (o->type == OPT_REAL)
-        log_raw(log, key, exact_words(text, *(const double *)field, 9));   // --resume reads it
+        log_raw(log, key, exact_words(*(const double *)field, 9).text);    // --resume reads it
     if (o->type == OPT_TEXT) log_text(log, key, *(const char *const *)field);
     if (o->type == OPT_CHOICE) {
-        size_t length;
-        const char *name = choice_name(o->choices, *(const int *)field, &length);
-        log_text_n(log, key, name, length);
+        const char *choice = o->choices;
+        for (int i = *(const int *)field; i > 0; i--) choice = strchr(choice, '|') + 1;
+        log_text_n(log, key, choice, strcspn(choice, "|"));
     }
     if (o->type == OPT_PERIOD) {
         const Period *p = (const Period *)field;
-        snprintf(text, sizeof text, p->in_tokens ? "\"%llutok\"" : "%llu",
-                 (unsigned long long)p->n);
-        log_raw(log, key, text);
+        unsigned long long n = p->n;
+        log_raw(log, key, (p->in_tokens ? show_text("\"%llutok\"", n) : show_text("%llu", n)).text);
     }
     if (option_is_whole(o)) {
         int64_t value = o->type == OPT_INT ? *(const int *)field : *(const int64_t *)field;

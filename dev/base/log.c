@@ -91,15 +91,11 @@ void log_raw(Log *log, const char *key, const char *json) {
 }
 
 void log_int(Log *log, const char *key, int64_t value) {
-    char text[32];
-    snprintf(text, sizeof text, "%lld", (long long)value);
-    log_raw(log, key, text);
+    log_raw(log, key, show_text("%lld", (long long)value).text);
 }
 
 void log_num(Log *log, const char *key, double value) {
-    char text[32];
-    snprintf(text, sizeof text, "%.9g", value);
-    log_raw(log, key, isfinite(value) ? text : "null");
+    log_raw(log, key, isfinite(value) ? show_text("%.9g", value).text : "null");
 }
 
 void log_bool(Log *log, const char *key, bool value) {

@@ -2,9 +2,7 @@
 #include "base.h"
 
 Memory memory_begin(void *base) {
-    Memory mem;
-    memset(&mem, 0, sizeof mem);
-    mem.base = (char *)base;
+    Memory mem = { (char *)base, 0, { 0 } };
     return mem;
 }
 

@@ -168,10 +168,6 @@ PlanMachine plan_machine_here(int workers) {
     return m;
 }
 
-static bool plan_positive(double *out, const char *text) {
-    return number_read(out, text) && *out > 0.0;
-}
-
 static bool plan_name_read(PlanMachine *m, char *field, Error *err) {
     char *at = strchr(field, '@'), known[100] = "";
     size_t used = 0;
@@ -182,7 +178,7 @@ static bool plan_name_read(PlanMachine *m, char *field, Error *err) {
                     sizeof m->name - 1);
     snprintf(m->name, sizeof m->name, "%.23s", field);
     double tflops = 0.0;
-    if (at && (!plan_positive(&tflops, at) || tflops < 1e-6 || tflops > 1e6))
+    if (at && (!number_read(&tflops, at) || tflops < 1e-6 || tflops > 1e6))
         return fail(err, "--plan-gpu: \"@%.20s\" is not a speed; write %s@46.2 for 46.2 TFLOP/s",
                     at, m->name);
     m->speed = 1e12 * tflops;
@@ -208,21 +204,18 @@ static bool plan_name_read(PlanMachine *m, char *field, Error *err) {
 }
 
 // "450GB/s", "100Gb/s" (bits), "12.5GB/s+5us" (with the latency of a message).
-static bool plan_link_read(double *link, double *latency, char *field) {
+static bool plan_link_read(double *link, double *latency, const char *field) {
     static const struct { const char *unit; double bytes; } units[] = {
         { "GB/s", 1e9 }, { "MB/s", 1e6 }, { "Gb/s", 1e9 / 8 }, { "Mb/s", 1e6 / 8 },
     };
-    char *plus = strchr(field, '+'), *us = plus ? strstr(plus, "us") : NULL;
-    double number = 0.0, wait = 0.0;
-    bool read = !plus || (us && us[2] == '\0');
-    if (us) *us = '\0';
-    if (plus) *plus = '\0';
-    read = read && (!plus || plan_positive(&wait, plus + 1));
-    for (int i = 0; read && i < 4; i++) {
-        char *unit = strstr(field, units[i].unit);
-        if (!unit || unit[4] != '\0') continue;
-        *unit = '\0';
-        if (!plan_positive(&number, field)) break;
+    char unit[5];
+    double number, wait = 0.0;
+    int ends = 0, us_ends = 0;
+    int read = sscanf(field, "%lf%4[GMBb/s]%n+%lfus%n", &number, unit, &ends, &wait, &us_ends);
+    if (read < 2 || !(number > 0.0) || isinf(number) || (read == 3 && !(wait > 0.0))
+        || field[read == 3 ? us_ends : ends] != '\0') return false;
+    for (int i = 0; i < 4; i++) {
+        if (strcmp(unit, units[i].unit) != 0) continue;
         *link = number * units[i].bytes;
         *latency = 1e-6 * wait;
         return true;
@@ -232,14 +225,13 @@ static bool plan_link_read(double *link, double *latency, char *field) {
 
 // LINK[:GPUS+LINK], as "300GB/s:8+25GB/s": within machines of 8 devices, and between them.
 static bool plan_links_read(PlanMachine *m, char *field, Error *err) {
-    char *far = strchr(field, ':'), *link = far ? strchr(far, '+') : NULL;
-    double per_machine = 0.0;
+    char *far = strchr(field, ':');
+    int n = 0;
     if (far) *far++ = '\0';
-    if (link) *link++ = '\0';
     bool read = plan_link_read(&m->link, &m->latency, field);
-    if (far) read = read && link && whole_read(&per_machine, far) && per_machine >= 1.0
-                    && per_machine <= 1e6 && plan_link_read(&m->far_link, &m->far_latency, link);
-    m->per_machine = (int)per_machine;
+    if (far) read = read && sscanf(far, "%d+%n", &m->per_machine, &n) == 1 && n > 0
+                    && m->per_machine >= 1 && m->per_machine <= 1000000
+                    && plan_link_read(&m->far_link, &m->far_latency, far + n);
     return read || fail(err, "--plan-gpu: LINK is the bandwidth of a device: 450GB/s, 100Gb/s "
                              "(bits), 12.5GB/s+5us with the latency, or 300GB/s:8+25GB/s within "
                              "machines of 8 devices and between them");

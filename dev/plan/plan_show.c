@@ -258,16 +258,13 @@ void plan_log_bytes(Log *log, const PlanBytes *b) {
 static void plan_log_memory(Log *log, const PlanFacts *f, const RunPlan *p) {
     const PlanBytes *b = &p->bytes;
     bool known = f->machine.memory > 0.0;
-    char key[32];
     plan_log_bytes(log, b);
     log_int(log, "bytes_activations", (int64_t)b->activations);
     log_int(log, "bytes_logits", (int64_t)b->logits);
     log_int(log, "bytes_rest", (int64_t)b->rest);
     log_int(log, "bytes_total", (int64_t)plan_total(b));
-    for (int stage = 0; stage < 4; stage++) {
-        snprintf(key, sizeof key, "bytes_zero_%d", stage);
-        log_num(log, key, p->bytes_zero[stage]);
-    }
+    for (int stage = 0; stage < 4; stage++)
+        log_num(log, show_text("bytes_zero_%d", stage).text, p->bytes_zero[stage]);
     log_num(log, "bytes_memory", plan_known(f->machine.memory));
     log_raw(log, "fits", !known ? "null" : p->fits ? "true" : "false");
     log_num(log, "fits_micro_batch", known ? p->largest : NAN);

@@ -1,7 +1,9 @@
 // Evaluation: the loss on held-out text (train.h).
 #include "train.h"
 
-bool evaluate(Eval *e, Run *r, const Loader *l, size_t tokens, Error *err) {
+Eval evaluate(Run *r, const Loader *l, size_t tokens) {
+    Eval e;
+    Error err;
     size_t T = l->T, windows = tokens == 0 ? l->n_windows : (tokens + T - 1) / T;
     windows = min_size(windows, l->n_windows);
     size_t every = l == &r->val ? 1 : l->n_windows / windows;
@@ -9,49 +11,46 @@ bool evaluate(Eval *e, Run *r, const Loader *l, size_t tokens, Error *err) {
     size_t most = r->spec.B, turn = r->data.size * most, own = r->data.rank * most;
     bool ending = r->stopping;
     Progress progress = progress_begin("evaluating", (double)windows);
-    memset(e, 0, sizeof *e);
+    memset(&e, 0, sizeof e);
     for (size_t w = own; w < windows + own && (ending || !stop_is_asked(r)); w += turn) {
         bool counts = w < windows;
         size_t first = counts ? w : 0, B = min_size(most, windows - first);
         for (size_t b = 0; b < B; b++)
-            if (!loader_window(l, every*(first + b), r->inputs + b*T, r->targets + b*T, err))
-                return false;
+            if (!loader_window(l, every*(first + b), r->inputs + b*T, r->targets + b*T, &err))
+                die("%s", err.text);
         model_forward(r->model, r->inputs, (int)B, (int)T, 0);
         double loss = model_loss(r->model, r->losses, r->targets, B*T);
-        if (counts) e->loss += loss;
+        if (counts) e.loss += loss;
         for (size_t b = 0; counts && scores && b < B; b++)
-            floor_score_window(&e->whole, &r->floor, l, first + b, r->losses + b*T);
+            floor_score_window(&e.whole, &r->floor, l, first + b, r->losses + b*T);
         progress_show(&progress, (double)min_size(w - own + turn, windows));
     }
     progress_end(&progress);
-    double sums[] = { e->loss, e->whole.loss, e->whole.floor, (double)e->whole.tokens };
+    double sums[] = { e.loss, e.whole.loss, e.whole.floor, (double)e.whole.tokens };
     comm_add(&r->data, sums, 4);
-    e->loss = sums[0];
-    e->whole.loss = sums[1];
-    e->whole.floor = sums[2];
-    e->whole.tokens = (size_t)sums[3];
-    e->tokens = windows * T;
-    e->loss = fabs(e->loss / (double)e->tokens);
-    return true;
+    e.tokens = windows * T;
+    e.loss = fabs(sums[0] / (double)e.tokens);
+    e.whole.loss = sums[1];
+    e.whole.floor = sums[2];
+    e.whole.tokens = (size_t)sums[3];
+    return e;
 }
 
 // Evaluates the weights; with --eval-train also on training tokens, as many; with --average-tokens
 // also the averaged weights. A signal in one evaluation ends it and skips the next ones.
 static void evaluate_all(Eval *e, Eval *train, Eval *average, Run *r) {
-    Error err;
     bool ending = r->stopping;
-    if (!evaluate(e, r, &r->val, (size_t)r->o.eval_tokens, &err)) die("%s", err.text);
+    *e = evaluate(r, &r->val, (size_t)r->o.eval_tokens);
     if (r->stopping && !ending) return;
-    if (r->o.eval_train && !evaluate(train, r, &r->train, e->tokens, &err)) die("%s", err.text);
+    if (r->o.eval_train) *train = evaluate(r, &r->train, e->tokens);
     if (r->o.average_tokens == 0 || (r->stopping && !ending)) return;
     average_begin(r->params);
-    bool read = evaluate(average, r, &r->val, (size_t)r->o.eval_tokens, &err);
+    *average = evaluate(r, &r->val, (size_t)r->o.eval_tokens);
     average_end(r->params);
-    if (!read) die("%s", err.text);
 }
 
 void report_eval(Run *r) {
-    Eval e, train, average;
+    Eval e, train = { 0 }, average = train;
     bool ending = r->stopping;
     evaluate_all(&e, &train, &average, r);
     if (r->stopping && !ending) return;

@@ -29,7 +29,7 @@ static bool hellaswag_read_label(int *label, const JsonNode *root, Error *err) {
 
 // Appends a text's tokens to h. False when there are none.
 static bool hellaswag_encode(HellaSwag *h, const Tokenizer *t, const char *text, size_t n) {
-    h->tokens = (int *)grow_or_die(h->tokens, &h->room, h->n_tokens + n, sizeof *h->tokens, "texts");
+    h->tokens = (int *)grow_or_die(h->tokens, &h->room, h->n_tokens + n, sizeof(int), "texts");
     size_t count = tokenizer_encode(t, h->tokens + h->n_tokens, text, n);
     h->n_tokens += count;
     return count > 0;
@@ -173,25 +173,20 @@ static void hellaswag_keep(const HellaSwag *h, const float *loss, size_t row, si
     }
 }
 
-// The index of the lowest loss, the first of equals; -1 (no answer) if none is finite.
-static int hellaswag_lowest(const double *loss) {
-    int best = -1;
-    for (int e = 0; e < ENDINGS; e++)
-        if (isfinite(loss[e]) && (best < 0 || loss[e] < loss[best])) best = e;
-    return best;
-}
-
+// Endings of the lowest loss, the first of equals; -1 (no answer) if none is finite.
 typedef struct { int sum, mean; } HellaSwagAnswer;
 
 static HellaSwagAnswer hellaswag_answer(const HellaSwag *h, size_t example) {
     const EndingLoss *kept = h->losses + ENDINGS*example;
-    double sums[ENDINGS], means[ENDINGS];
+    HellaSwagAnswer best = { -1, -1 };
+    double means[ENDINGS];
     for (int e = 0; e < ENDINGS; e++) {
-        sums[e] = kept[e].sum;
         means[e] = kept[e].sum / (double)kept[e].tokens;
+        if (!isfinite(kept[e].sum)) continue;
+        if (best.sum < 0 || kept[e].sum < kept[best.sum].sum) best.sum = e;
+        if (best.mean < 0 || means[e] < means[best.mean]) best.mean = e;
     }
-    HellaSwagAnswer answer = { hellaswag_lowest(sums), hellaswag_lowest(means) };
-    return answer;
+    return best;
 }
 
 // Counts, which ranks can add up.

@@ -232,9 +232,8 @@ bool train_options_given(const TrainOptions *o, const char *name) {
 }
 
 void train_options_help(FILE *out) {
-    char usage[80];
-    snprintf(usage, sizeof usage, "usage: ./%s --data DIR [flags]", *program_name());
-    options_help(out, usage, train_table, train_rows);
+    Shown usage = show_text("usage: ./%s --data DIR [flags]", *program_name());
+    options_help(out, usage.text, train_table, train_rows);
 }
 
 void train_options_echo(Log *log, const TrainOptions *o) {
@@ -265,11 +264,10 @@ static bool train_options_check_model(const TrainOptions *o, Error *err) {
     if (o->channels % o->heads == 0) return true;
     int below, above;
     divisors_around(&below, &above, o->channels, o->heads);
-    if (below == above)
-        return fail(err, "--heads: %d does not divide the %d channels; %d does", o->heads,
-                    o->channels, below);
-    return fail(err, "--heads: %d does not divide the %d channels; %d and %d do", o->heads,
-                o->channels, below, above);
+    Shown which = below == above ? show_text("%d does", below)
+                                 : show_text("%d and %d do", below, above);
+    return fail(err, "--heads: %d does not divide the %d channels; %s", o->heads, o->channels,
+                which.text);
 }
 
 bool train_options_check_optimizer(const TrainOptions *o, Error *err) {
@@ -447,9 +445,7 @@ bool train_options_restore(TrainOptions *o, const JsonNode *saved, Error *err) {
         o->recipe_batch = 0;
     for (int i = 0; i < train_rows; i++) {
         const Option *row = &train_table[i];
-        char key[OPTION_NAME_MAX + 1];
-        option_key(key, row->name);
-        const JsonNode *v = json_get(saved, key);
+        const JsonNode *v = json_get(saved, option_key(row->name).text);
         if (strcmp(row->group, "model") == 0 || option_is_one_of(row, "optimizer|seed")) {
             if (!train_options_keep(o, i, v, layers && layers->type != JSON_NULL, err))
                 return false;

@@ -156,11 +156,11 @@ static void show_costs(const Run *r) {
 // The update's seconds, by what they were spent on.
 static void step_costs(Run *r, Step *s) {
     Costs *k = &s->costs;
-    CommCounters after = s->comm;
 #ifdef TRAINS_ON_GPU
     k->optimizer = model_optimizer_seconds(r->model);
 #endif
     k->seconds = seconds_now() - s->start;
+    CommCounters after = s->comm;
     if (r->comm.size > 1) after = comm_counters(&r->comm);
 #ifndef TRAINS_ON_GPU
     k->optimizer = k->seconds - (s->computed - s->start) - (after.waited - s->waited);

@@ -96,11 +96,11 @@ typedef struct {
     int64_t waited;                // updates since the warm-up or the last raise
 } NormTest;
 
-// The norm test of an adaptive schedule, after each update, asks for a batch of `wanted` tokens: the
-// noise scale over eta^2. There the noise of the mean gradient has eta times the norm of the true
-// one, tr(Sigma)/B = eta^2 |G|^2 (Lau et al. 2024, arXiv 2412.21124). The paper's own estimate, from
-// the J workers of one update, stays below about (J-1)/eta^2 whatever the noise, and follows the
-// largest of many noisy requests.
+// After each update the norm test of an adaptive schedule asks for a batch of `wanted` tokens, the
+// noise scale over eta^2: there the noise of the mean gradient has eta times the norm of the true
+// one, tr(Sigma)/B = eta^2 |G|^2 (Lau et al. 2024, arXiv 2412.21124). The paper's own estimate,
+// from the J workers of one update, stays below about (J-1)/eta^2 whatever the noise, and follows
+// the largest of many noisy requests.
 //
 // A raise waits for a full window after the warm-up or the last raise, so that the averages of
 // noise.c hold the noise of this batch, and at most doubles the batch.

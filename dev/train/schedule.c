@@ -36,33 +36,24 @@ double run_progress(const RunLength *run, uint64_t steps, uint64_t tokens) {
 
 // ---- the batch: reading ----
 
-// Reads the next number of a list, up to `end` or the text's end; *text moves past both.
-static bool batch_number(double *out, const char **text, char end) {
-    size_t n = strcspn(*text, "=,");
-    if ((*text)[n] != end || !number_part(out, *text, n)) return false;
-    *text += n + (end != '\0');
-    return true;
-}
+static const uint64_t TOKENS_MOST = 1000000000000000;      // of a run
 
-// batch_number for a whole number of tokens.
-static bool batch_tokens_read(uint64_t *out, const char **text, char end) {
-    double x;
-    if (!batch_number(&x, text, end) || x != floor(x) || x < 0 || x > 1e15) return false;
+// Writes x, if it is a whole number of tokens in this range.
+static bool batch_tokens(uint64_t *out, double x, uint64_t least, uint64_t most) {
+    if (!(x >= (double)least && x <= (double)most) || x != floor(x)) return false;
     *out = (uint64_t)x;
     return true;
 }
 
 static bool batch_stages_read(BatchSchedule *s, const char *text) {
-    for (s->n_stages = 0; s->n_stages < MAX_STAGES; ) {
-        uint64_t tokens, batch, before = s->n_stages ? s->stages[s->n_stages - 1].tokens : 0;
-        bool more = strchr(text, ',') != NULL;
-        if (!batch_tokens_read(&tokens, &text, '=')
-            || !batch_tokens_read(&batch, &text, more ? ',' : '\0')
-            || batch == 0 || batch > BATCH_MOST || (s->n_stages > 0 && tokens <= before))
-            return false;
-        s->stages[s->n_stages].tokens = tokens;
-        s->stages[s->n_stages++].batch = batch;
-        if (!more) return true;
+    double tokens, batch;
+    uint64_t least = 0;
+    for (int n = 0; s->n_stages < MAX_STAGES; text += n + 1) {
+        if (sscanf(text, "%lf=%lf%n", &tokens, &batch, &n) != 2
+            || !batch_tokens(&s->stages[s->n_stages].tokens, tokens, least, TOKENS_MOST)
+            || !batch_tokens(&s->stages[s->n_stages].batch, batch, 1, BATCH_MOST)) return false;
+        least = s->stages[s->n_stages++].tokens + 1;
+        if (text[n] != ',') return text[n] == '\0';
     }
     return false;
 }
@@ -77,16 +68,19 @@ bool batch_schedule_parse(BatchSchedule *s, const char *text, Error *err) {
     const char *form[] = { "constant", "linear:N0,TOKENS, both at least 1, N0 at most 1e9",
                            "stages:TOKENS=BATCH,... with rising TOKENS, at most 32, BATCH to 1e9",
                            "adaptive:ETA,MIN,MAX with ETA above 0 and 1 <= MIN <= MAX <= 1e9" };
+    double a, b;
+    int n = 0;
     bool good = false;
     if (rule == BATCH_CONSTANT) good = text[name] == '\0';
     if (rule == BATCH_LINEAR)
-        good = batch_tokens_read(&s->first, &rest, ',') && batch_tokens_read(&s->over, &rest, '\0')
-            && s->first > 0 && s->first <= BATCH_MOST && s->over > 0;
+        good = sscanf(rest, "%lf,%lf%n", &a, &b, &n) == 2 && rest[n] == '\0'
+            && batch_tokens(&s->first, a, 1, BATCH_MOST)
+            && batch_tokens(&s->over, b, 1, TOKENS_MOST);
     if (rule == BATCH_STAGES) good = batch_stages_read(s, rest);
     if (rule == BATCH_ADAPTIVE)
-        good = batch_number(&s->eta, &rest, ',') && batch_tokens_read(&s->min, &rest, ',')
-            && batch_tokens_read(&s->max, &rest, '\0')
-            && s->eta > 0.0 && s->min > 0 && s->min <= s->max && s->max <= BATCH_MOST;
+        good = sscanf(rest, "%lf,%lf,%lf%n", &s->eta, &a, &b, &n) == 3 && rest[n] == '\0'
+            && s->eta > 0.0 && isfinite(s->eta) && batch_tokens(&s->min, a, 1, BATCH_MOST)
+            && batch_tokens(&s->max, b, s->min, BATCH_MOST);
     if (good) return true;
     return fail(err, "--batch-schedule: '%s': expected %s", brief(text, strlen(text)).text,
                 rule >= 0 ? form[rule] : "constant, linear:N0,TOKENS, stages:TOKENS=BATCH,... or "

@@ -275,9 +275,9 @@ typedef struct {
 // since its beginning may be all of one kind. Every setting evaluates the same tokens; parameters
 // and gradients stay as they are. The ranks take turns, a micro-batch of windows each. A rank with
 // no window left reruns window 0 and discards it: at ZeRO stage 3 every rank must join every
-// forward pass. A signal ends an evaluation after a turn; r->stopping is then set, and *e is
-// incomplete.
-bool evaluate(Eval *e, Run *r, const Loader *l, size_t tokens, Error *err);
+// forward pass. A signal ends an evaluation after a turn; r->stopping is then set, and the result
+// is incomplete.
+Eval evaluate(Run *r, const Loader *l, size_t tokens);
 
 // Evaluates the model, logs and prints the losses.
 void report_eval(Run *r);

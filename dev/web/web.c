@@ -146,10 +146,7 @@ EXPORT(web_step) double web_step(void) {
 
 EXPORT(web_eval) double web_eval(int tokens) {
     Run *r = &web()->run;
-    Error err;
-    Eval e;
-    if (!evaluate(&e, r, &r->val, (size_t)tokens, &err)) die("%s", err.text);
-    return e.loss;
+    return evaluate(r, &r->val, (size_t)tokens).loss;
 }
 
 // The entropy of the validation tales, nats a token: no model has a lower loss on tales read whole.

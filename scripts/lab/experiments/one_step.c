@@ -178,10 +178,7 @@ static void gradient(Lab *x, float *g, uint64_t first, size_t windows) {
 
 // The loss on the held-out tokens, always the same ones.
 static double eval_loss(Lab *x) {
-    Eval e;
-    Error err;
-    if (!evaluate(&e, &x->r, &x->r.val, (size_t)x->r.o.eval_tokens, &err)) die("%s", err.text);
-    return e.loss;
+    return evaluate(&x->r, &x->r.val, (size_t)x->r.o.eval_tokens).loss;
 }
 
 static void row(const char *what, double batch, double rate, int draw, double value) {
