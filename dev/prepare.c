@@ -18,52 +18,40 @@
                        "vocab.json (with merges.txt beside it), gpt2.tiktoken, or a directory " \
                        "with one of them"
 
+// Each command sets those that its table has.
+typedef struct {
+    Given given;
+    const char *out, *tokenizer, *eos, *separator, *key;
+    bool overwrite, skip_bad;
+    double val_fraction;
+    int64_t tokens, seed;
+    char **files;                    // (n_files) arguments that are no flags
+    int n_files;
+} Options;
+
 // Rows of several commands' tables.
-#define OUTPUT_ROWS(Options) \
+#define OUTPUT_ROWS \
     { "out", "DIR", OPT_TEXT, offsetof(Options, out), NULL, 1, 0, NULL, \
       "output", "directory for the shards; created if missing", NULL }, \
     { "overwrite", NULL, OPT_FLAG, offsetof(Options, overwrite), NULL, 0, 0, NULL, \
       "output", "replace the shards that --out holds", NULL }
 #define EOS_ROW \
-    { "eos", "NAME", OPT_TEXT, offsetof(TextOptions, eos), END_OF_TEXT, 1, 0, NULL, \
+    { "eos", "NAME", OPT_TEXT, offsetof(Options, eos), END_OF_TEXT, 1, 0, NULL, \
       "output", "what --tokenizer FILE calls its end of text, such as </s>", NULL }
-
-#define ROWS_OF(table) table, (int)(sizeof table / sizeof *table)
-
-// Parses a command's flags, and its files where it takes any. False after --help.
-static bool flags_take(void *o, const Option *table, int rows, int argc, char **argv, int *n_files,
-                       const char *usage) {
-    Error err;
-    char **files = n_files ? argv : NULL;                  // their places are free once read
-    if (!options_parse(o, table, rows, argc, argv, files, n_files, &err)) die("%s", err.text);
-    if (!options_given(o, table, rows, "help")) return true;
-    options_help(stdout, usage, table, rows);
-    return false;
-}
-
-static void need_out(const char *out) {
-    if (!out) die("--out: missing; expected the directory to write to");
-}
+#define HELP_ROW { "help", NULL, OPT_HELP, 0, NULL, 0, 0, NULL, "help", "print this text", NULL }
 
 // ============================== prepare tales ==============================
 
 #define TALES_AT_ONCE 256
 #define TALES_VAL_TOKENS 500000
 
-typedef struct {
-    Given given;
-    const char *out;
-    bool overwrite;
-    int64_t tokens, seed;
-} TalesOptions;
-
 static const Option tales_table[] = {
-    OUTPUT_ROWS(TalesOptions),
-    { "tokens", "N", OPT_COUNT, offsetof(TalesOptions, tokens), "20000000", 1, 1e12, NULL,
+    OUTPUT_ROWS,
+    { "tokens", "N", OPT_COUNT, offsetof(Options, tokens), "20000000", 1, 1e12, NULL,
       "output", "training tokens, rounded up to a whole tale; 500000 more for validation", NULL },
-    { "seed", "N", OPT_COUNT, offsetof(TalesOptions, seed), "1", 0, 9e15, NULL,
+    { "seed", "N", OPT_COUNT, offsetof(Options, seed), "1", 0, 9e15, NULL,
       "output", "random seed; the same seed gives the same bytes", NULL },
-    { "help", NULL, OPT_HELP, 0, NULL, 0, 0, NULL, "help", "print this text", NULL },
+    HELP_ROW,
 };
 
 typedef struct {
@@ -82,66 +70,52 @@ static void tales_fill(Tales *tales, uint64_t seed, uint64_t first, int odd) {
     }
 }
 
-// Writes whole tales until there are `tokens` tokens or more; *nats receives the sum of -ln p.
-static bool tales_split(Split *s, double *nats, Tales *tales, uint64_t tokens, uint64_t seed,
-                        Error *err) {
+// Writes whole tales until there are `tokens` tokens or more; returns the sum of -ln p.
+static double tales_split(Split *s, Tales *tales, uint64_t tokens, uint64_t seed) {
+    Error err;
     int ids[TALE_MAX];
-    bool good = true;
+    double nats = 0.0;
     Progress progress = progress_begin("writing tales", (double)tokens);
-    *nats = 0.0;
-    for (uint64_t first = 0; good && s->tokens < tokens; first += TALES_AT_ONCE) {
+    for (uint64_t first = 0; s->tokens < tokens; first += TALES_AT_ONCE) {
         tales_fill(tales, seed, first, s->has_floor);
-        for (int i = 0; good && i < TALES_AT_ONCE && s->tokens < tokens; i++) {
+        for (int i = 0; i < TALES_AT_ONCE && s->tokens < tokens; i++) {
             size_t n = tales->length[i];
             for (size_t k = 0; k < n; k++) ids[k] = (unsigned char)tales->text[i][k];
-            *nats += tales->nats[i];
-            good = split_add_whole(s, ids, n, tales->nats[i], err);
+            nats += tales->nats[i];
+            if (!split_add_whole(s, ids, n, tales->nats[i], &err)) die("%s", err.text);
         }
         progress_show(&progress, (double)s->tokens);
     }
     progress_end(&progress);
-    return good && split_end_shard(s, err);
+    if (!split_end_shard(s, &err)) die("%s", err.text);
+    return nats;
 }
 
-static bool tales_write(Output *out, const TalesOptions *o, Error *err) {
-    Tokenizer t;
-    Split train, val;
-    double train_nats, val_nats;
-    tokenizer_bytes(&t);
-    split_init(&train, out, "train", &t);
-    split_init(&val, out, "val", &t);
-    val.has_floor = true;
-    Tales *tales = (Tales *)alloc_or_die(sizeof *tales, "tales");
-    uint64_t seed = (uint64_t)o->seed;
-    bool good =
-        tales_split(&train, &train_nats, tales, (uint64_t)o->tokens, seed, err)
-        && tales_split(&val, &val_nats, tales, TALES_VAL_TOKENS, seed, err)
-        && output_tokenizer(out, &t, err);
-    if (good) {
-        const Split *const splits[] = { &train, &val };
-        for (int i = 0; i < 2; i++)
-            printf("%-6s %12" PRIu64 " tokens, %" PRIu64 " tales, shards: %d\n", splits[i]->split,
-                   splits[i]->tokens, splits[i]->documents, splits[i]->shards);
-        printf("a token is a byte; entropy floor of val: %.4f nats a token\n",
-               val_nats / (double)val.tokens);
-    }
-    free(tales);
-    tokenizer_free(&t);
-    return good;
-}
-
-static void command_tales(int argc, char **argv) {
-    TalesOptions o;
+static void tales_run(const Options *o) {
     Output out;
     Error err;
+    Tokenizer t;
+    Split train, val;
     double start = seconds_now();
-    if (!flags_take(&o, ROWS_OF(tales_table), argc, argv, NULL,
-                    "usage: prepare tales --out DIR [flags]\n"
-                    "Writes children's tales from a grammar whose entropy is known.")) return;
-    need_out(o.out);
-    if (!output_begin(&out, o.out, "tales", o.overwrite, &err) || !tales_write(&out, &o, &err)
-        || !output_commit(&out, &err)) die("%s", err.text);
-    printf("%s written in %.1f s\n", o.out, seconds_now() - start);
+    if (!output_begin(&out, o->out, "tales", o->overwrite, &err)) die("%s", err.text);
+    tokenizer_bytes(&t);
+    split_init(&train, &out, "train", &t);
+    split_init(&val, &out, "val", &t);
+    val.has_floor = true;
+    Tales *tales = (Tales *)alloc_or_die(sizeof *tales, "tales");
+    tales_split(&train, tales, (uint64_t)o->tokens, (uint64_t)o->seed);
+    double nats = tales_split(&val, tales, TALES_VAL_TOKENS, (uint64_t)o->seed);
+    if (!output_tokenizer(&out, &t, &err)) die("%s", err.text);
+    const Split *const splits[] = { &train, &val };
+    for (int i = 0; i < 2; i++)
+        printf("%-6s %12" PRIu64 " tokens, %" PRIu64 " tales, shards: %d\n", splits[i]->split,
+               splits[i]->tokens, splits[i]->documents, splits[i]->shards);
+    printf("a token is a byte; entropy floor of val: %.4f nats a token\n",
+           nats / (double)val.tokens);
+    free(tales);
+    tokenizer_free(&t);
+    if (!output_commit(&out, &err)) die("%s", err.text);
+    printf("%s written in %.1f s\n", o->out, seconds_now() - start);
 }
 
 // ============================== prepare text ==============================
@@ -150,26 +124,19 @@ static void command_tales(int argc, char **argv) {
 #define TEXT_BLOCK (8u << 20)
 #endif
 
-typedef struct {
-    Given given;
-    const char *out, *tokenizer, *eos, *separator, *key;
-    bool overwrite, skip_bad;
-    double val_fraction;
-} TextOptions;
-
 static const Option text_table[] = {
-    OUTPUT_ROWS(TextOptions),
-    { "tokenizer", "byte|bpe:N|FILE", OPT_TEXT, offsetof(TextOptions, tokenizer), "byte", 1, 0,
+    OUTPUT_ROWS,
+    { "tokenizer", "byte|bpe:N|FILE", OPT_TEXT, offsetof(Options, tokenizer), "byte", 1, 0,
       NULL, "output", TOKENIZER_HELP "; bpe:N trains a vocabulary of N tokens on the "
       "training part", NULL },
     EOS_ROW,
-    { "separator", "LINE", OPT_TEXT, offsetof(TextOptions, separator), END_OF_TEXT, 0, 0, NULL,
+    { "separator", "LINE", OPT_TEXT, offsetof(Options, separator), END_OF_TEXT, 0, 0, NULL,
       "output", "a line with only this text ends a document; none: each file is one document",
       NULL },
-    { "val-fraction", "X", OPT_REAL, offsetof(TextOptions, val_fraction), "0.1", 0, 0.99, NULL,
+    { "val-fraction", "X", OPT_REAL, offsetof(Options, val_fraction), "0.1", 0, 0.99, NULL,
       "output", "fraction held out for validation: whole documents, spread evenly, if there are "
       "20 or more, else the end of the text; 0: none", NULL },
-    { "help", NULL, OPT_HELP, 0, NULL, 0, 0, NULL, "help", "print this text", NULL },
+    HELP_ROW,
 };
 
 // The first part of n bytes that is encoded alone: up to where tokenizer_cut allows.
@@ -184,91 +151,91 @@ static size_t text_part(const char *text, size_t n) {
 enum { PARTS = 8192 };
 
 typedef struct {
-    const char *text;                // (n)
-    size_t n, count;                 // bytes; tokens
-    int *ids;                        // (count)
+    size_t at, n, count;             // where its bytes begin among those gathered; bytes; tokens
     Split *split;
     bool ends;                       // its document
 } Part;
 
 typedef struct {
-    const Tokenizer *tokenizer;
+    const Options *o;
+    const Tokenizer *tokenizer;      // which may still be untrained until encoder_add
+    Output out;
     Split train, val;
     Part parts[PARTS];
     size_t n, bytes;                 // parts gathered; their bytes
-    int *ids;                        // (room) of all parts
-    size_t room;
-    char *copy;                      // (copy_room) texts that the caller does not keep
-    size_t copy_room;
+    char *text;                      // (text_room) of all parts
+    int *ids;                        // (ids_room) of all parts; those of a part begin at its `at`
+    size_t text_room, ids_room;
     Progress progress;
-    double done;                     // of progress.total
+    double start, done;              // done: of progress.total
 } Encoder;
 
-static Encoder *encoder_begin(Output *out, const Tokenizer *t, Progress progress) {
+static Encoder *encoder_begin(const Options *o, const char *name, const Tokenizer *t) {
+    Error err;
     Encoder *e = (Encoder *)alloc_or_die(sizeof *e, "the documents");
+    e->o = o;
     e->tokenizer = t;
-    e->progress = progress;
-    split_init(&e->train, out, "train", t);
-    split_init(&e->val, out, "val", t);
+    e->start = seconds_now();
+    if (!output_begin(&e->out, o->out, name, o->overwrite, &err)) die("%s", err.text);
+    split_init(&e->train, &e->out, "train", t);
+    split_init(&e->val, &e->out, "val", t);
     return e;
 }
 
-static bool encoder_write(Encoder *e, Error *err) {
-    size_t at = 0;
-    e->ids = (int *)grow_or_die(e->ids, &e->room, e->bytes, sizeof *e->ids, "tokens");
-    for (size_t i = 0; i < e->n; at += e->parts[i++].n) e->parts[i].ids = e->ids + at;
+static void encoder_write(Encoder *e) {
+    Error err;
+    e->ids = (int *)grow_or_die(e->ids, &e->ids_room, e->bytes, sizeof *e->ids, "tokens");
     #pragma omp parallel for schedule(dynamic, 16)
     for (size_t i = 0; i < e->n; i++) {
         Part *p = &e->parts[i];
-        p->count = tokenizer_encode(e->tokenizer, p->ids, p->text, p->n);
+        p->count = tokenizer_encode(e->tokenizer, e->ids + p->at, e->text + p->at, p->n);
     }
     for (size_t i = 0; i < e->n; i++) {
         const Part *p = &e->parts[i];
         p->split->bytes += p->n;
-        if (!split_add(p->split, p->ids, p->count, err)) return false;
-        if (p->ends && !split_end_document(p->split, err)) return false;
+        if (!split_add(p->split, e->ids + p->at, p->count, &err)
+            || (p->ends && !split_end_document(p->split, &err))) die("%s", err.text);
     }
     progress_show(&e->progress, e->done);
     e->n = e->bytes = 0;
-    return true;
-}
-
-// Makes room for a part of n bytes.
-static bool encoder_room(Encoder *e, size_t n, Error *err) {
-    return (e->n < PARTS && (e->n == 0 || e->bytes + n <= TEXT_BLOCK)) || encoder_write(e, err);
 }
 
 static void encoder_add(Encoder *e, Split *split, const char *text, size_t n, bool ends) {
-    Part part = { text, n, 0, NULL, split, ends };
+    if (e->n == PARTS || (e->n > 0 && e->bytes + n > TEXT_BLOCK)) encoder_write(e);
+    e->text = (char *)grow_or_die(e->text, &e->text_room, e->bytes + n, 1, "documents");
+    memcpy(e->text + e->bytes, text, n);
+    Part part = { e->bytes, n, 0, split, ends };
     e->parts[e->n++] = part;
     e->bytes += n;
 }
 
-static bool encoder_add_piece(Encoder *e, const Piece *p, Error *err) {
+static void encoder_add_piece(Encoder *e, const Piece *p) {
     const char *text = p->text->bytes + p->from;
     for (size_t at = 0, n; at < p->n; at += n) {
         n = text_part(text + at, p->n - at);
-        if (!encoder_room(e, n, err)) return false;
         encoder_add(e, p->val ? &e->val : &e->train, text + at, n, at + n == p->n && !p->unended);
         e->done += (double)n;
     }
-    return true;
 }
 
 // Writes what remains. Refuses documents too few to be split.
-static bool encoder_end(Encoder *e, double fraction, Output *out, Error *err) {
-    bool good = encoder_write(e, err) && split_end_shard(&e->train, err)
-             && split_end_shard(&e->val, err) && output_tokenizer(out, e->tokenizer, err);
+static void encoder_end(Encoder *e) {
+    Error err;
+    encoder_write(e);
+    bool good = split_end_shard(&e->train, &err) && split_end_shard(&e->val, &err)
+             && output_tokenizer(&e->out, e->tokenizer, &err);
     progress_end(&e->progress);
-    if (!good || (e->train.tokens > 0 && (e->val.tokens > 0 || fraction == 0.0))) return good;
-    return fail(err, "%" PRIu64 " documents are too few for a training and a validation part; "
-                "use more of them or a larger --val-fraction",
-                e->train.documents + e->val.documents);
+    if (!good) die("%s", err.text);
+    if (e->train.tokens == 0 || (e->val.tokens == 0 && e->o->val_fraction > 0.0))
+        die("%" PRIu64 " documents are too few for a training and a validation part; use more of "
+            "them or a larger --val-fraction", e->train.documents + e->val.documents);
+    if (!output_commit(&e->out, &err)) die("%s", err.text);
 }
 
-// Prints both splits, and how to train without the second.
-static void encoder_report(const Encoder *e, const TextOptions *o, double start) {
+// Ends, and prints both splits, and how to train without the second.
+static void encoder_finish(Encoder *e) {
     const Split *const splits[] = { &e->train, &e->val };
+    encoder_end(e);
     for (int i = 0; i < 2; i++) {
         const Split *s = splits[i];
         if (s->tokens == 0) printf("%-6s         none\n", s->split);
@@ -277,33 +244,26 @@ static void encoder_report(const Encoder *e, const TextOptions *o, double start)
     }
     if (e->val.tokens == 0)
         printf("       training needs a validation split: train_gpt2 --train '%s/*train*.bin' "
-               "--val FILE\n", o->out);
-    printf("%s written in %.1f s, documents: %" PRIu64 "\n", o->out, seconds_now() - start,
+               "--val FILE\n", e->o->out);
+    printf("%s written in %.1f s, documents: %" PRIu64 "\n", e->o->out, seconds_now() - e->start,
            e->train.documents + e->val.documents);
-}
-
-static void encoder_finish(Encoder *e, const TextOptions *o, Output *out, double start) {
-    Error err;
-    if (!encoder_end(e, o->val_fraction, out, &err) || !output_commit(out, &err))
-        die("%s", err.text);
-    encoder_report(e, o, start);
+    free(e->text);
     free(e->ids);
-    free(e->copy);
     free(e);
 }
 
-// Opens "byte" or a file, for shards if `most` is not 0. Only prepare text takes bpe:N.
-static void tokenizer_open(Tokenizer *t, const char *choice, const char *eos, int most) {
+// Opens "byte" or a file. Only prepare text takes bpe:N.
+static void tokenizer_open(Tokenizer *t, const Options *o) {
     Error err;
-    *tokenizer_eos() = eos;
-    if (strncmp(choice, "bpe:", 4) == 0)
+    if (o->eos) *tokenizer_eos() = o->eos;
+    if (strncmp(o->tokenizer, "bpe:", 4) == 0)
         die("--tokenizer: bpe:N needs a text to train on (prepare text); expected byte or a file");
-    if (strcmp(choice, "byte") == 0) tokenizer_bytes(t);
-    else if (!tokenizer_load(t, choice, &err))
+    if (strcmp(o->tokenizer, "byte") == 0) tokenizer_bytes(t);
+    else if (!tokenizer_load(t, o->tokenizer, &err))
         die("--tokenizer: expected byte, bpe:N or a file; %.400s", err.text);
-    if (most > 0 && t->vocab_size > most)
-        die("--tokenizer: %s has %d tokens, more than the %d of a shard's 16-bit ids", choice,
-            t->vocab_size, most);
+    if (o->out && t->vocab_size > SHARD_MAX_VOCAB)
+        die("--tokenizer: %s has %d tokens, more than the %d of a shard's 16-bit ids", o->tokenizer,
+            t->vocab_size, SHARD_MAX_VOCAB);
 }
 
 // The N of bpe:N.
@@ -340,143 +300,88 @@ static void tokenizer_learn(Tokenizer *t, const Texts *c, int size) {
     word_counts_free(&counts);
 }
 
-static void text_run(const TextOptions *o, char **paths, int n) {
+static void text_run(const Options *o) {
     Error err;
-    Output out;
     Tokenizer t;
     Texts corpus;
-    double start = seconds_now();
     int size = strncmp(o->tokenizer, "bpe:", 4) == 0 ? learn_size(o->tokenizer) : 0;
     const char *separator = strcmp(o->separator, "none") == 0 ? NULL : o->separator;
-    if (size == 0) tokenizer_open(&t, o->tokenizer, o->eos, SHARD_MAX_VOCAB);
-    if (!output_begin(&out, o->out, "text", o->overwrite, &err)
-        || !texts_open(&corpus, paths, n, separator, o->val_fraction, &out, &err))
+    if (size == 0) tokenizer_open(&t, o);
+    Encoder *e = encoder_begin(o, "text", &t);
+    if (!texts_open(&corpus, o->files, o->n_files, separator, o->val_fraction, &e->out, &err))
         die("%s", err.text);
     if (size > 0) tokenizer_learn(&t, &corpus, size);
-    Encoder *e = encoder_begin(&out, &t, progress_begin("encoding", corpus.bytes));
-    for (size_t i = 0; i < corpus.n; i++)
-        if (!encoder_add_piece(e, &corpus.pieces[i], &err)) die("%s", err.text);
-    encoder_finish(e, o, &out, start);
+    e->progress = progress_begin("encoding", corpus.bytes);
+    for (size_t i = 0; i < corpus.n; i++) encoder_add_piece(e, &corpus.pieces[i]);
+    encoder_finish(e);
     texts_close(&corpus);
     tokenizer_free(&t);
-}
-
-// Parses the flags of prepare text or jsonl, and puts its files into argv. False after --help.
-static bool files_take(TextOptions *o, const Option *table, int rows, int argc, char **argv, int *n,
-                       const char *usage) {
-    const char *name = argv[0];
-    if (!flags_take(o, table, rows, argc, argv, n, usage)) return false;
-    if (*n == 0) die("%s: no file; expected prepare %s FILE... --out DIR", name, name);
-    need_out(o->out);
-    return true;
-}
-
-static void command_text(int argc, char **argv) {
-    TextOptions o;
-    int n;
-    if (files_take(&o, ROWS_OF(text_table), argc, argv, &n,
-                   "usage: prepare text FILE... --out DIR [flags]\n"
-                   "Writes texts as tokens, with an end-of-text token after each document: a "
-                   "file,\nor its lines up to one that is only <|endoftext|> (--separator).\n"
-                   "FILE may be a pipe, or - for standard input.")) text_run(&o, argv, n);
 }
 
 // ============================== prepare jsonl ==============================
 
 static const Option jsonl_table[] = {
-    OUTPUT_ROWS(TextOptions),
-    { "tokenizer", "byte|FILE", OPT_TEXT, offsetof(TextOptions, tokenizer), "byte", 1, 0, NULL,
+    OUTPUT_ROWS,
+    { "tokenizer", "byte|FILE", OPT_TEXT, offsetof(Options, tokenizer), "byte", 1, 0, NULL,
       "output", TOKENIZER_HELP, NULL },
     EOS_ROW,
-    { "key", "NAME", OPT_TEXT, offsetof(TextOptions, key), "text", 1, 0, NULL,
+    { "key", "NAME", OPT_TEXT, offsetof(Options, key), "text", 1, 0, NULL,
       "output", "the member of a line that is its document", NULL },
-    { "skip-bad", NULL, OPT_FLAG, offsetof(TextOptions, skip_bad), NULL, 0, 0, NULL,
+    { "skip-bad", NULL, OPT_FLAG, offsetof(Options, skip_bad), NULL, 0, 0, NULL,
       "output", "leave out lines that hold no document, and count them", NULL },
-    { "val-fraction", "X", OPT_REAL, offsetof(TextOptions, val_fraction), "0.01", 0, 0.99, NULL,
+    { "val-fraction", "X", OPT_REAL, offsetof(Options, val_fraction), "0.01", 0, 0.99, NULL,
       "output", "fraction of the documents, spread evenly, for validation; 0: none", NULL },
-    { "help", NULL, OPT_HELP, 0, NULL, 0, 0, NULL, "help", "print this text", NULL },
+    HELP_ROW,
 };
 
-static bool jsonl_add(Encoder *e, const JsonNode *text, double fraction, Error *err) {
-    size_t n = text->length;
-    if (n == 0) return true;
-    Split *s = is_held_out(e->done, fraction) ? &e->val : &e->train;
-    if (!encoder_room(e, n, err)) return false;
-    size_t block = n > TEXT_BLOCK ? n : TEXT_BLOCK;
-    if (e->n == 0) e->copy = (char *)grow_or_die(e->copy, &e->copy_room, block, 1, "documents");
-    memcpy(e->copy + e->bytes, text->text, n);
-    encoder_add(e, s, e->copy + e->bytes, n, true);
-    e->done++;
-    return true;
-}
-
-static bool jsonl_read(Encoder *e, Jsonl *j, const char *path, double fraction, Error *err) {
-    const JsonNode *text = NULL;
-    bool dash = strcmp(path, "-") == 0, good = true;
-    FILE *file = dash ? stdin : fopen(path, "rb");
-    if (!file) return fail(err, "%s: cannot open it: %s", path, strerror(errno));
-    jsonl_begin(j, file, dash ? "standard input" : path);
-    do {
-        good = jsonl_next(j, &text, err);
-        if (good && text) good = jsonl_add(e, text, fraction, err);
-    } while (good && text);
-    if (!dash) fclose(file);
-    return good;
-}
-
-static void jsonl_run(const TextOptions *o, char **paths, int n) {
+static void jsonl_read(Encoder *e, Jsonl *j, const char *path) {
     Error err;
-    Output out;
+    const JsonNode *text;
+    bool dash = strcmp(path, "-") == 0;
+    FILE *file = dash ? stdin : fopen(path, "rb");
+    if (!file) die("%s: cannot open it: %s", path, strerror(errno));
+    jsonl_begin(j, file, dash ? "standard input" : path);
+    for (;;) {
+        if (!jsonl_next(j, &text, &err)) die("%s", err.text);
+        if (!text) break;
+        if (text->length == 0) continue;
+        Split *s = is_held_out(e->done, e->o->val_fraction) ? &e->val : &e->train;
+        encoder_add(e, s, text->text, text->length, true);
+        e->done++;
+    }
+    if (!dash) fclose(file);
+}
+
+static void jsonl_run(const Options *o) {
     Tokenizer t;
     Jsonl j = { .key = o->key, .skip_bad = o->skip_bad };
-    double start = seconds_now();
-    tokenizer_open(&t, o->tokenizer, o->eos, SHARD_MAX_VOCAB);
-    if (!output_begin(&out, o->out, "jsonl", o->overwrite, &err)) die("%s", err.text);
-    Encoder *e = encoder_begin(&out, &t, progress_begin("documents", 0.0));
-    for (int i = 0; i < n; i++)
-        if (!jsonl_read(e, &j, paths[i], o->val_fraction, &err)) die("%s", err.text);
+    tokenizer_open(&t, o);
+    Encoder *e = encoder_begin(o, "jsonl", &t);
+    e->progress = progress_begin("documents", 0.0);
+    for (int i = 0; i < o->n_files; i++) jsonl_read(e, &j, o->files[i]);
     if (j.bad > 0) warn("%" PRIu64 " lines were left out; the first: %s", j.bad, j.first_bad.text);
-    encoder_finish(e, o, &out, start);
+    encoder_finish(e);
     jsonl_free(&j);
     tokenizer_free(&t);
-}
-
-static void command_jsonl(int argc, char **argv) {
-    TextOptions o;
-    int n;
-    if (files_take(&o, ROWS_OF(jsonl_table), argc, argv, &n,
-                   "usage: prepare jsonl FILE... --out DIR [flags]\n"
-                   "Writes the \"text\" of each line, a JSON object, as tokens, with end of text "
-                   "after it.\nFILE may be a pipe, or - for standard input: zcat x.jsonl.gz | "
-                   "prepare jsonl - --out DIR")) jsonl_run(&o, argv, n);
 }
 
 // ============================== prepare encode, prepare decode ==============================
 
 static const Option code_table[] = {
-    { "tokenizer", "byte|FILE", OPT_TEXT, offsetof(TextOptions, tokenizer), "byte", 1, 0, NULL,
+    { "tokenizer", "byte|FILE", OPT_TEXT, offsetof(Options, tokenizer), "byte", 1, 0, NULL,
       "tokens", TOKENIZER_HELP, NULL },
-    { "help", NULL, OPT_HELP, 0, NULL, 0, 0, NULL, "help", "print this text", NULL },
+    HELP_ROW,
 };
-
-// Parses the flags and opens the tokenizer. False after --help.
-static bool code_begin(Tokenizer *t, int argc, char **argv, const char *usage) {
-    TextOptions o;
-    if (!flags_take(&o, ROWS_OF(code_table), argc, argv, NULL, usage)) return false;
-    tokenizer_open(t, o.tokenizer, END_OF_TEXT, 0);
-    return true;
-}
 
 static void stdout_end(void) {
     if (fflush(stdout) != 0 || ferror(stdout)) die("stdout: writing failed: %s", strerror(errno));
 }
 
-static void command_encode(int argc, char **argv) {
+static void encode_run(const Options *o) {
     Tokenizer t;
     char *text = NULL;
     size_t n = 0, room = 0;
-    if (!code_begin(&t, argc, argv, "usage: prepare encode [flags] < text > ids\n"
-                    "Prints the token ids of a text, in decimal, on one line.")) return;
+    tokenizer_open(&t, o);
     do {
         text = (char *)grow_or_die(text, &room, n + 1, 1, "a text");
         n += fread(text + n, 1, room - n, stdin);
@@ -492,12 +397,11 @@ static void command_encode(int argc, char **argv) {
     tokenizer_free(&t);
 }
 
-static void command_decode(int argc, char **argv) {
+static void decode_run(const Options *o) {
     Tokenizer t;
     int id, got;
     size_t count = 1, n;
-    if (!code_begin(&t, argc, argv, "usage: prepare decode [flags] < ids > text\n"
-                    "Prints the text of token ids, decimal numbers between white space.")) return;
+    tokenizer_open(&t, o);
     for (; (got = scanf("%d", &id)) == 1 && id >= 0 && id < t.vocab_size; count++) {
         const char *text = tokenizer_piece(&t, id, &n);
         fwrite(text, 1, n, stdout);
@@ -513,17 +417,50 @@ static void command_decode(int argc, char **argv) {
 // ============================== main ==============================
 
 typedef struct {
-    const char *name;
-    void (*run)(int argc, char **argv);
+    const char *name, *usage;
+    const Option *table;
+    int rows;
+    bool takes_files, needs_out;
+    void (*run)(const Options *o);
 } Command;
 
+#define ROWS_OF(array) array, (int)(sizeof array / sizeof *array)
+
 static const Command commands[] = {
-    { "tales", command_tales },
-    { "text", command_text },
-    { "jsonl", command_jsonl },
-    { "encode", command_encode },
-    { "decode", command_decode },
+    { "tales", "usage: prepare tales --out DIR [flags]\n"
+      "Writes children's tales from a grammar whose entropy is known.",
+      ROWS_OF(tales_table), false, true, tales_run },
+    { "text", "usage: prepare text FILE... --out DIR [flags]\n"
+      "Writes texts as tokens, with an end-of-text token after each document: a file,\n"
+      "or its lines up to one that is only <|endoftext|> (--separator).\n"
+      "FILE may be a pipe, or - for standard input.", ROWS_OF(text_table), true, true, text_run },
+    { "jsonl", "usage: prepare jsonl FILE... --out DIR [flags]\n"
+      "Writes the \"text\" of each line, a JSON object, as tokens, with end of text after it.\n"
+      "FILE may be a pipe, or - for standard input: zcat x.jsonl.gz | prepare jsonl - --out DIR",
+      ROWS_OF(jsonl_table), true, true, jsonl_run },
+    { "encode", "usage: prepare encode [flags] < text > ids\n"
+      "Prints the token ids of a text, in decimal, on one line.",
+      ROWS_OF(code_table), false, false, encode_run },
+    { "decode", "usage: prepare decode [flags] < ids > text\n"
+      "Prints the text of token ids, decimal numbers between white space.",
+      ROWS_OF(code_table), false, false, decode_run },
 };
+
+static void command_run(const Command *c, int argc, char **argv) {
+    Options o = {0};
+    Error err;
+    o.files = c->takes_files ? argv : NULL;                // their places are free once read
+    if (!options_parse(&o, c->table, c->rows, argc, argv, o.files,
+                       c->takes_files ? &o.n_files : NULL, &err)) die("%s", err.text);
+    if (options_given(&o, c->table, c->rows, "help")) {
+        options_help(stdout, c->usage, c->table, c->rows);
+        return;
+    }
+    if (c->takes_files && o.n_files == 0)
+        die("%s: no file; expected prepare %s FILE... --out DIR", c->name, c->name);
+    if (c->needs_out && !o.out) die("--out: missing; expected the directory to write to");
+    c->run(&o);
+}
 
 static void print_usage(void) {
     printf("usage: prepare COMMAND [flags]\n\n"
@@ -548,7 +485,7 @@ int main(int argc, char **argv) {
     }
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
         if (strcmp(argv[1], commands[i].name) != 0) continue;
-        commands[i].run(argc - 1, argv + 1);
+        command_run(&commands[i], argc - 1, argv + 1);
         return 0;
     }
     die("%s: unknown command; expected tales, text, jsonl, encode or decode",
