@@ -42,7 +42,6 @@ typedef struct {
 
 // ============================== prepare tales ==============================
 
-#define TALES_AT_ONCE 256
 #define TALES_VAL_TOKENS 500000
 
 static const Option tales_table[] = {
@@ -54,41 +53,25 @@ static const Option tales_table[] = {
     HELP_ROW,
 };
 
-typedef struct {
-    char text[TALES_AT_ONCE][TALE_MAX];
-    size_t length[TALES_AT_ONCE];
-    double nats[TALES_AT_ONCE];
-} Tales;
-
-// Each tale draws from a random stream of its own, so the tales do not depend on the number of
-// threads. Even streams are for training, odd streams for validation.
-static void tales_fill(Tales *tales, uint64_t seed, uint64_t first, int odd) {
-    #pragma omp parallel for schedule(static)
-    for (int i = 0; i < TALES_AT_ONCE; i++) {
-        Rng rng = rng_make(seed, 2 * (first + (uint64_t)i) + (uint64_t)odd);
-        tales->length[i] = tale_write(tales->text[i], TALE_MAX, &tales->nats[i], &rng);
-    }
-}
-
-// Writes whole tales until there are `tokens` tokens or more; returns the sum of -ln p.
-static double tales_split(Split *s, Tales *tales, uint64_t tokens, uint64_t seed) {
+// Writes whole tales until there are `tokens` tokens or more; returns the sum of -ln p. Each tale
+// draws from a random stream of its own. Even streams are for training, odd ones for validation.
+static double tales_split(Split *s, uint64_t tokens, uint64_t seed) {
     Error err;
+    char text[TALE_MAX];
     int ids[TALE_MAX];
-    double nats = 0.0;
+    double nats, sum = 0.0;
     Progress progress = progress_begin("writing tales", (double)tokens);
-    for (uint64_t first = 0; s->tokens < tokens; first += TALES_AT_ONCE) {
-        tales_fill(tales, seed, first, s->has_floor);
-        for (int i = 0; i < TALES_AT_ONCE && s->tokens < tokens; i++) {
-            size_t n = tales->length[i];
-            for (size_t k = 0; k < n; k++) ids[k] = (unsigned char)tales->text[i][k];
-            nats += tales->nats[i];
-            if (!split_add_whole(s, ids, n, tales->nats[i], &err)) die("%s", err.text);
-        }
+    while (s->tokens < tokens) {
+        Rng rng = rng_make(seed, 2 * s->documents + s->has_floor);
+        size_t n = tale_write(text, TALE_MAX, &nats, &rng);
+        for (size_t k = 0; k < n; k++) ids[k] = (unsigned char)text[k];
+        sum += nats;
+        if (!split_add_whole(s, ids, n, nats, &err)) die("%s", err.text);
         progress_show(&progress, (double)s->tokens);
     }
     progress_end(&progress);
     if (!split_end_shard(s, &err)) die("%s", err.text);
-    return nats;
+    return sum;
 }
 
 static void tales_run(const Options *o) {
@@ -102,9 +85,8 @@ static void tales_run(const Options *o) {
     split_init(&train, &out, "train", &t);
     split_init(&val, &out, "val", &t);
     val.has_floor = true;
-    Tales *tales = (Tales *)alloc_or_die(sizeof *tales, "tales");
-    tales_split(&train, tales, (uint64_t)o->tokens, (uint64_t)o->seed);
-    double nats = tales_split(&val, tales, TALES_VAL_TOKENS, (uint64_t)o->seed);
+    tales_split(&train, (uint64_t)o->tokens, (uint64_t)o->seed);
+    double nats = tales_split(&val, TALES_VAL_TOKENS, (uint64_t)o->seed);
     if (!output_tokenizer(&out, &t, &err)) die("%s", err.text);
     const Split *const splits[] = { &train, &val };
     for (int i = 0; i < 2; i++)
@@ -112,7 +94,6 @@ static void tales_run(const Options *o) {
                splits[i]->tokens, splits[i]->documents, splits[i]->shards);
     printf("a token is a byte; entropy floor of val: %.4f nats a token\n",
            nats / (double)val.tokens);
-    free(tales);
     tokenizer_free(&t);
     if (!output_commit(&out, &err)) die("%s", err.text);
     printf("%s written in %.1f s\n", o->out, seconds_now() - start);
@@ -275,8 +256,6 @@ static int learn_size(const char *choice) {
     return (int)value;
 }
 
-static void learn_show(void *progress, double done) { progress_show((Progress *)progress, done); }
-
 // Trains a vocabulary on the training part of all texts.
 static void tokenizer_learn(Tokenizer *t, const Texts *c, int size) {
     WordCounts counts = { NULL, 0, 0, NULL, 0, 0, NULL, 0 };
@@ -293,7 +272,7 @@ static void tokenizer_learn(Tokenizer *t, const Texts *c, int size) {
     }
     progress_end(&progress);
     progress = progress_begin("training bpe", (double)size);
-    tokenizer_train(t, &counts, size, learn_show, &progress);
+    tokenizer_train(t, &counts, size, &progress);
     progress_end(&progress);
     printf("bpe    %12d tokens trained in %.1f s%s\n", t->vocab_size, seconds_now() - start,
            t->vocab_size < size ? "; no other pair occurs twice" : "");

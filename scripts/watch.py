@@ -20,22 +20,17 @@ import time
 
 from runlog import Run, events_of, fail
 
-# What the page draws. An event is sent as a list of these values.
-FIELDS = ["event", "step", "tokens", "loss", "seconds", "seconds_data", "seconds_compute",
-          "seconds_comm", "seconds_optimizer", "val_loss", "whole_loss", "whole_floor", "text",
-          "reason"]
-
 
 # ---------------------------------------------------------------- what the page is sent
 
 def news(run, version, known):
-    """What a reader of `known` events of that version lacks. A log's first event is sent whole."""
+    """What a reader of `known` events of that version lacks."""
     run.read()
     known = known if version == run.version else 0
     quiet = time.time() - os.path.getmtime(run.path) if os.path.exists(run.path) else None
     return {"name": run.name, "version": run.version, "known": known, "quiet": quiet,
             "begin": run.events[0] if run.events else {}, "damaged": run.damaged,
-            "events": [[event.get(field) for field in FIELDS] for event in run.events[known:]]}
+            "events": run.events[known:]}
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -110,7 +105,6 @@ pre { white-space: pre-wrap; overflow-wrap: anywhere; background: #8882; padding
 <noscript>This page needs JavaScript.</noscript>
 <script>
 /*CHART*/
-const FIELDS = /*FIELDS*/;
 const PARTS = { compute: "#44618a", optimizer: "#8fa6c8", data: "#c9a227", comm: "#b5651d" };
 let run = blank(0);
 
@@ -121,19 +115,18 @@ function blank(version) {
            floor: null };
 }
 
-function take(values) {
-  const e = Object.fromEntries(FIELDS.map((field, i) => [field, values[i]]));
+function take(e) {
   const point = y => ({ tokens: e.tokens, step: e.step, seconds: run.seconds, y });
   run.known++;
   if (e.event === "step" || e.event === "skip") {
     run.seconds += e.seconds ?? 0;
     for (const part in PARTS)
       run.spent[part] = (run.spent[part] ?? 0) + (e["seconds_" + part] ?? 0);
-    if (e.loss !== null) run.train.push(point(e.loss));
+    if (e.loss != null) run.train.push(point(e.loss));
     run.last = e;
   } else if (e.event === "eval") {
     const loss = e.whole_loss ?? e.val_loss;
-    if (loss !== null) run.evals.push(point(loss));
+    if (loss != null) run.evals.push(point(loss));
     run.floor = e.whole_floor ?? run.floor;
   } else if (e.event === "sample") run.samples.push(e);
   run.end = e.event === "end" ? e.reason : null;
@@ -252,7 +245,7 @@ addEventListener("resize", draw);
 poll();
 </script>
 </html>
-""".replace("/*FIELDS*/", json.dumps(FIELDS))
+"""
 CHART = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "dev", "web",
                      "chart.js")
 

@@ -336,7 +336,7 @@ TEST(gguf_refuses_wrong_fields) {
 
 // The bytes, end of text and another added token, and two merges.
 static void merging_tokenizer(Tokenizer *t) {
-    tokenizer_init(t, 260, 300, 2);
+    tokenizer_init(t, 260, 2);
     tokenizer_push_bytes(t);
     tokenizer_push_eot(t);
     tokenizer_push(t, "<pad \n>", 7, TOKEN_ADDED);

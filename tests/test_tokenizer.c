@@ -10,7 +10,7 @@ static Tokenizer trained(const char *text, size_t n, int vocab_size) {
     Tokenizer t;
     WordCounts counts = { NULL, 0, 0, NULL, 0, 0, NULL, 0 };
     word_counts_add(&counts, text, n);
-    tokenizer_train(&t, &counts, vocab_size, NULL, NULL);
+    tokenizer_train(&t, &counts, vocab_size, NULL);
     word_counts_free(&counts);
     return t;
 }

@@ -18,12 +18,12 @@ size_t slots_for(size_t n) {
     return slots;
 }
 
-void tokenizer_init(Tokenizer *t, size_t tokens, size_t bytes, size_t merges) {
+void tokenizer_init(Tokenizer *t, size_t tokens, size_t merges) {
     memset(t, 0, sizeof *t);
     t->eot = -1;
     t->token_mask = slots_for(tokens) - 1;
     t->pair_mask = slots_for(merges) - 1;
-    t->text = (char *)alloc_or_die(bytes, "the vocabulary");
+    t->text = (char *)grow_or_die(NULL, &t->text_room, 256, 1, "the vocabulary");
     t->start = (size_t *)alloc_or_die((tokens + 1) * sizeof *t->start, "the vocabulary");
     t->kind = (unsigned char *)alloc_or_die(tokens, "the vocabulary");
     t->merges = (Merge *)alloc_or_die(merges * sizeof *t->merges, "the merges");
@@ -87,7 +87,8 @@ bool tokenizer_push(Tokenizer *t, const char *text, size_t n, TokenKind kind) {
         t->token_slots[slot] = id + 1;
         if (n == 1) t->byte_id[(unsigned char)text[0]] = id;
     }
-    memmove(t->text + at, text, n);                        // memmove: text may already be there
+    t->text = (char *)grow_or_die(t->text, &t->text_room, at + n, 1, "the vocabulary");
+    memcpy(t->text + at, text, n);
     t->start[id + 1] = at + n;
     t->kind[id] = (unsigned char)kind;
     t->vocab_size++;
@@ -116,7 +117,7 @@ void tokenizer_push_bytes(Tokenizer *t) {
 }
 
 void tokenizer_bytes(Tokenizer *t) {
-    tokenizer_init(t, 257, 256 + strlen(END_OF_TEXT), 0);
+    tokenizer_init(t, 257, 0);
     tokenizer_push_bytes(t);
     tokenizer_push_eot(t);
 }

@@ -25,45 +25,42 @@ static void word_counts_rehash(WordCounts *c) {
     }
 }
 
-static void word_counts_push(WordCounts *c, const char *word, size_t n, uint64_t hash) {
+// The index of a word, which is added with the count 0 if it is new.
+static size_t word_counts_index(WordCounts *c, const char *word, size_t n) {
     const char *what = "the words of a text";
-    c->words = (CountedWord *)grow_or_die(c->words, &c->capacity, c->n + 1, sizeof *c->words, what);
-    c->text = (char *)grow_or_die(c->text, &c->text_capacity, c->text_n + n, 1, what);
-    CountedWord counted = { c->text_n, n, hash, 1 };
-    memcpy(c->text + c->text_n, word, n);
-    c->text_n += n;
-    c->words[c->n++] = counted;
-}
-
-static void word_counts_add_word(WordCounts *c, const char *word, size_t n) {
     uint64_t hash = hash_add(n, word, n);
     if (2 * c->n >= c->mask) word_counts_rehash(c);
     size_t slot = hash & c->mask;
     for (; c->slots[slot]; slot = (slot + 1) & c->mask) {
-        CountedWord *w = &c->words[c->slots[slot] - 1];
-        if (w->hash == hash && w->length == n && memcmp(c->text + w->start, word, n) == 0) {
-            w->count++;
-            return;
-        }
+        const CountedWord *w = &c->words[c->slots[slot] - 1];
+        if (w->hash == hash && w->length == n && memcmp(c->text + w->start, word, n) == 0)
+            return c->slots[slot] - 1;
     }
-    word_counts_push(c, word, n, hash);
+    c->words = (CountedWord *)grow_or_die(c->words, &c->capacity, c->n + 1, sizeof *c->words, what);
+    c->text = (char *)grow_or_die(c->text, &c->text_capacity, c->text_n + n, 1, what);
+    CountedWord counted = { c->text_n, n, hash, 0 };
+    memcpy(c->text + c->text_n, word, n);
+    c->text_n += n;
+    c->words[c->n++] = counted;
     c->slots[slot] = (uint32_t)c->n;
+    return c->n - 1;
 }
 
 void word_counts_add(WordCounts *c, const char *text, size_t n) {
     for (size_t i = 0, length; i < n; i += length) {
         length = word_length(text + i, n - i);
-        word_counts_add_word(c, text + i, length);
+        c->words[word_counts_index(c, text + i, length)].count++;
     }
 }
 
-// An adjacent pair of tokens, its count, and the words in which it has occurred.
+// The words in which a pair has occurred.
 typedef struct {
-    int left, right;
-    int64_t count;
     uint32_t *words;
-    size_t n_words, capacity;
-} TrainPair;
+    size_t n, capacity;
+} PairWords;
+
+// An adjacent pair of tokens is counted as a word of these bytes.
+typedef struct { int left, right; } Pair;
 
 typedef struct {
     const WordCounts *counts;
@@ -71,66 +68,44 @@ typedef struct {
                                    // age: a byte's place in that order, or a merged token's id
     int *tokens;                   // word w is tokens[words[w].start] ..., length[w] of them
     size_t *length;
-    TrainPair *pairs;
-    size_t n_pairs, capacity;
-    uint32_t *slots;               // 0, or 1 + the index of a pair
-    size_t mask;
+    WordCounts pairs;
+    PairWords *in;                 // (pairs.n)
+    size_t capacity;
     Heap heap;                     // (-count, the two ages); counts may be too high
 } Trainer;
 
-static uint64_t pair_hash(int left, int right) {
-    uint64_t key = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
-    return key * 0x9E3779B97F4A7C15ull >> 24;
-}
-
-static size_t trainer_slot(const Trainer *tr, int left, int right) {
-    size_t slot = pair_hash(left, right) & tr->mask;
-    for (; tr->slots[slot]; slot = (slot + 1) & tr->mask) {
-        const TrainPair *p = &tr->pairs[tr->slots[slot] - 1];
-        if (p->left == left && p->right == right) break;
-    }
-    return slot;
-}
-
-static void trainer_rehash(Trainer *tr) {
-    size_t slots = slots_for(2 * tr->n_pairs + 1024);
-    free(tr->slots);
-    tr->slots = (uint32_t *)alloc_or_die(slots * sizeof *tr->slots, "the pairs of tokens");
-    tr->mask = slots - 1;
-    for (size_t i = 0; i < tr->n_pairs; i++)
-        tr->slots[trainer_slot(tr, tr->pairs[i].left, tr->pairs[i].right)] = (uint32_t)(i + 1);
-}
-
-static TrainPair *trainer_pair(Trainer *tr, int left, int right) {
-    if (2 * tr->n_pairs >= tr->mask) trainer_rehash(tr);
-    size_t slot = trainer_slot(tr, left, right);
-    if (!tr->slots[slot]) {
-        tr->pairs = (TrainPair *)grow_or_die(tr->pairs, &tr->capacity, tr->n_pairs + 1,
-                                             sizeof *tr->pairs, "the pairs of tokens");
-        TrainPair pair = { left, right, 0, NULL, 0, 0 };
-        tr->pairs[tr->n_pairs++] = pair;
-        tr->slots[slot] = (uint32_t)tr->n_pairs;
-    }
-    return &tr->pairs[tr->slots[slot] - 1];
+// The index of a pair.
+static size_t trainer_pair(Trainer *tr, int left, int right) {
+    Pair pair = { left, right };
+    size_t known = tr->pairs.n, i = word_counts_index(&tr->pairs, (char *)&pair, sizeof pair);
+    if (i < known) return i;
+    tr->in = (PairWords *)grow_or_die(tr->in, &tr->capacity, i + 1, sizeof *tr->in,
+                                      "the pairs of tokens");
+    memset(&tr->in[i], 0, sizeof *tr->in);
+    return i;
 }
 
 // Records one more occurrence of the pair in word w.
 static void trainer_add(Trainer *tr, int left, int right, size_t w) {
-    TrainPair *p = trainer_pair(tr, left, right);
-    p->count += tr->counts->words[w].count;
-    if (p->n_words > 0 && p->words[p->n_words - 1] == w) return;
-    p->words = (uint32_t *)grow_or_die(p->words, &p->capacity, p->n_words + 1, sizeof *p->words,
-                                       "the words of a pair");
-    p->words[p->n_words++] = (uint32_t)w;
+    size_t i = trainer_pair(tr, left, right);
+    PairWords *in = &tr->in[i];
+    tr->pairs.words[i].count += tr->counts->words[w].count;
+    if (in->n > 0 && in->words[in->n - 1] == w) return;
+    in->words = (uint32_t *)grow_or_die(in->words, &in->capacity, in->n + 1, sizeof *in->words,
+                                        "the words of a pair");
+    in->words[in->n++] = (uint32_t)w;
 }
 
 static void trainer_subtract(Trainer *tr, int left, int right, size_t w) {
-    trainer_pair(tr, left, right)->count -= tr->counts->words[w].count;
+    tr->pairs.words[trainer_pair(tr, left, right)].count -= tr->counts->words[w].count;
 }
 
-static void trainer_push(Trainer *tr, const TrainPair *p) {
-    if (p->count > 0)
-        heap_push(&tr->heap, -p->count, (uint64_t)p->left << 32 | (uint64_t)p->right);
+// Puts pair i on the heap.
+static void trainer_push(Trainer *tr, size_t i) {
+    Pair pair;
+    int64_t count = tr->pairs.words[i].count;
+    memcpy(&pair, tr->pairs.text + i * sizeof pair, sizeof pair);
+    if (count > 0) heap_push(&tr->heap, -count, (uint64_t)pair.left << 32 | (uint64_t)pair.right);
 }
 
 static void trainer_init(Trainer *tr, const WordCounts *counts) {
@@ -138,7 +113,6 @@ static void trainer_init(Trainer *tr, const WordCounts *counts) {
     tr->counts = counts;
     tr->tokens = (int *)alloc_or_die(counts->text_n * sizeof *tr->tokens, "the words of a text");
     tr->length = (size_t *)alloc_or_die(counts->n * sizeof *tr->length, "the words of a text");
-    trainer_rehash(tr);
     int age[256], n = 0;
     for (int hidden = 0; hidden < 2; hidden++)             // visible bytes come first
         for (int b = 0; b < 256; b++) {
@@ -152,15 +126,15 @@ static void trainer_init(Trainer *tr, const WordCounts *counts) {
         tr->length[w] = counts->words[w].length;
         for (size_t i = 0; i + 1 < tr->length[w]; i++) trainer_add(tr, word[i], word[i+1], w);
     }
-    for (size_t i = 0; i < tr->n_pairs; i++) trainer_push(tr, &tr->pairs[i]);
+    for (size_t i = 0; i < tr->pairs.n; i++) trainer_push(tr, i);
 }
 
 static void trainer_free(Trainer *tr) {
-    for (size_t i = 0; i < tr->n_pairs; i++) free(tr->pairs[i].words);
+    for (size_t i = 0; i < tr->pairs.n; i++) free(tr->in[i].words);
+    word_counts_free(&tr->pairs);
+    free(tr->in);
     free(tr->tokens);
     free(tr->length);
-    free(tr->pairs);
-    free(tr->slots);
     free(tr->heap.entries);
 }
 
@@ -171,9 +145,9 @@ static bool trainer_best(Trainer *tr, int *left, int *right) {
         HeapEntry best = heap_pop(&tr->heap);
         *left = (int)(best.item >> 32);
         *right = (int)(best.item & 0xFFFFFFFFu);
-        TrainPair *p = trainer_pair(tr, *left, *right);
-        if (p->count == -best.key) return p->count > 1;
-        trainer_push(tr, p);
+        size_t i = trainer_pair(tr, *left, *right);
+        if (tr->pairs.words[i].count == -best.key) return best.key < -1;
+        trainer_push(tr, i);
     }
     return false;
 }
@@ -202,52 +176,41 @@ static void trainer_merge_word(Trainer *tr, size_t w, int left, int right, int i
 }
 
 static void trainer_merge(Trainer *tr, int left, int right, int id) {
-    size_t known = tr->n_pairs, index = (size_t)(trainer_pair(tr, left, right) - tr->pairs);
-    for (size_t i = 0; i < tr->pairs[index].n_words; i++)  // index: tr->pairs may be reallocated
-        trainer_merge_word(tr, tr->pairs[index].words[i], left, right, id);
-    tr->pairs[index].count = 0;
-    for (size_t i = known; i < tr->n_pairs; i++) trainer_push(tr, &tr->pairs[i]);
+    size_t known = tr->pairs.n, pair = trainer_pair(tr, left, right);
+    for (size_t i = 0; i < tr->in[pair].n; i++)
+        trainer_merge_word(tr, tr->in[pair].words[i], left, right, id);
+    tr->pairs.words[pair].count = 0;
+    for (size_t i = known; i < tr->pairs.n; i++) trainer_push(tr, i);
 }
 
 // Adds the token whose bytes are those of left and right, and the merge that makes it.
 static void tokenizer_join(Tokenizer *t, int left, int right) {
     size_t a, b;
-    char *joined = t->text + t->start[t->vocab_size];
-    const char *text = tokenizer_piece(t, left, &a);
-    memcpy(joined, text, a);
-    text = tokenizer_piece(t, right, &b);
-    memcpy(joined + a, text, b);
+    tokenizer_piece(t, left, &a);
+    tokenizer_piece(t, right, &b);
+    char *joined = (char *)alloc_or_die(a + b, "a token");
+    memcpy(joined, tokenizer_piece(t, left, &a), a);
+    memcpy(joined + a, tokenizer_piece(t, right, &b), b);
     // A byte string that no merge has joined to its neighbours is merged alike in every word, so no
     // two pairs give the same bytes.
     bool fresh = tokenizer_push(t, joined, a + b, TOKEN_WHOLE);
     assert(fresh);
     (void)fresh;
     tokenizer_push_merge(t, left, right, t->vocab_size - 1);
+    free(joined);
 }
 
-void tokenizer_train(Tokenizer *t, const WordCounts *counts, int vocab_size,
-                     void (*show)(void *arg, double tokens), void *arg) {
+void tokenizer_train(Tokenizer *t, const WordCounts *counts, int vocab_size, Progress *progress) {
     Trainer tr;
-    Merge m;                                               // of ages
-    size_t room = (size_t)vocab_size - 257, n = 0, bytes = 256 + strlen(END_OF_TEXT);
-    Merge *merges = (Merge *)alloc_or_die(room * sizeof *merges, "the merges");
-    size_t *length = (size_t *)alloc_or_die((room + 256) * sizeof *length, "the vocabulary");
-    for (int b = 0; b < 256; b++) length[b] = 1;
+    int left, right;
     trainer_init(&tr, counts);
-    for (; n < room && trainer_best(&tr, &m.left, &m.right); n++) {
-        m.result = (int)n + 256;
-        trainer_merge(&tr, m.left, m.right, m.result);
-        bytes += length[m.result] = length[m.left] + length[m.right];
-        if (m.left < 256) m.left = tr.byte[m.left];
-        if (m.right < 256) m.right = tr.byte[m.right];
-        merges[n] = m;
-        if (show) show(arg, (double)(n + 257));
-    }
-    trainer_free(&tr);
-    tokenizer_init(t, n + 257, bytes, n);
+    tokenizer_init(t, (size_t)vocab_size, (size_t)vocab_size - 257);
     tokenizer_push_bytes(t);
-    for (size_t i = 0; i < n; i++) tokenizer_join(t, merges[i].left, merges[i].right);
+    while (t->vocab_size + 1 < vocab_size && trainer_best(&tr, &left, &right)) {
+        trainer_merge(&tr, left, right, t->vocab_size);
+        tokenizer_join(t, left < 256 ? tr.byte[left] : left, right < 256 ? tr.byte[right] : right);
+        if (progress) progress_show(progress, (double)t->vocab_size);
+    }
     tokenizer_push_eot(t);
-    free(merges);
-    free(length);
+    trainer_free(&tr);
 }

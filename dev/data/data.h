@@ -79,14 +79,15 @@ typedef struct {
     unsigned char *kind;           // (vocab_size) a TokenKind
     Merge *merges;                 // (n_merges) by rank
     int n_merges;
+    size_t text_room;
     int *token_slots, *pair_slots; // bytes -> id, (left, right) -> rank
     size_t token_mask, pair_mask;  // number of slots (a power of two) - 1
 } Tokenizer;
 
 size_t slots_for(size_t n);
 
-// Allocates room for this many tokens, bytes of tokens, and merges.
-void tokenizer_init(Tokenizer *t, size_t tokens, size_t bytes, size_t merges);
+// Allocates room for this many tokens and merges.
+void tokenizer_init(Tokenizer *t, size_t tokens, size_t merges);
 void tokenizer_free(Tokenizer *t);
 
 // The bytes of a token, without a terminating NUL.
@@ -137,7 +138,7 @@ size_t tokenizer_encode(const Tokenizer *t, int *ids, const char *text, size_t n
 // Trains a byte-pair vocabulary on a text (Sennrich et al. 2016).
 // =================================================================================================
 
-// The distinct words of a text, and the count of each.
+// Distinct words, and the count of each: a hash table with open addressing that grows.
 typedef struct { size_t start, length; uint64_t hash; int64_t count; } CountedWord;
 
 typedef struct {
@@ -155,9 +156,8 @@ void word_counts_free(WordCounts *c);
 void word_counts_add(WordCounts *c, const char *text, size_t n);
 
 // Trains a vocabulary of vocab_size >= 257 tokens: 256 bytes, merges, end of text. It stops early
-// when no pair occurs twice. show(arg, tokens), unless NULL, is called after each merge.
-void tokenizer_train(Tokenizer *t, const WordCounts *counts, int vocab_size,
-                     void (*show)(void *arg, double tokens), void *arg);
+// when no pair occurs twice. progress: of tokens, or NULL.
+void tokenizer_train(Tokenizer *t, const WordCounts *counts, int vocab_size, Progress *progress);
 
 // ==== tokenizer.c ================================================================================
 // Text to tokens and back, with a published vocabulary (GPT-2's, say) or one trained here.
@@ -165,7 +165,7 @@ void tokenizer_train(Tokenizer *t, const WordCounts *counts, int vocab_size,
 //     Tokenizer t;
 //     tokenizer_bytes(&t);                                    byte level: no merges
 //     tokenizer_load(&t, "gpt2.tiktoken", &err);              or a vocabulary from a file
-//     tokenizer_train(&t, &counts, 4096, NULL, NULL);         or train one: bpe_train.c
+//     tokenizer_train(&t, &counts, 4096, NULL);               or train one: bpe_train.c
 //     size_t count = tokenizer_encode(&t, ids, text, n);      ids has room for n
 //     const char *bytes = tokenizer_piece(&t, ids[0], &length);
 //     tokenizer_print(f, &t);                                 writes tokenizer.json
@@ -224,7 +224,7 @@ bool output_commit(Output *out, Error *err);
 typedef struct {
     Output *out;
     const char *split;
-    int vocab_size, eot;
+    const Tokenizer *tokenizer;        // read when a shard is begun or ended
     bool has_floor;                    // set after split_init: each shard has a .floor (entropy.c)
     FILE *bin, *floor;                 // the current shard, and its .floor or NULL
     int shards;                        // started so far

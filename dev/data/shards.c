@@ -147,13 +147,13 @@ void split_init(Split *s, Output *out, const char *split, const Tokenizer *t) {
     memset(s, 0, sizeof *s);
     s->out = out;
     s->split = split;
-    s->vocab_size = t->vocab_size;
-    s->eot = t->eot;
+    s->tokenizer = t;
 }
 
 static void write_header(const Split *s) {
     const int32_t header[SHARD_HEADER_WORDS] = { SHARD_MAGIC, SHARD_VERSION, (int32_t)s->in_shard,
-                                                 s->vocab_size, s->eot };
+                                                 s->tokenizer->vocab_size,
+                                                 s->tokenizer->eot };
     fwrite(header, sizeof header, 1, s->bin);
 }
 
@@ -204,7 +204,7 @@ bool split_add(Split *s, const int *ids, size_t n, Error *err) {
 
 bool split_end_document(Split *s, Error *err) {
     s->documents++;
-    return split_add(s, &s->eot, 1, err);
+    return split_add(s, &s->tokenizer->eot, 1, err);
 }
 
 bool split_add_whole(Split *s, const int *ids, size_t n, double nats, Error *err) {

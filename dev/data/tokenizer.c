@@ -246,7 +246,7 @@ static bool tiktoken_recover_merges(Tokenizer *t, int *ids, Error *err) {
 static bool tokenizer_parse_tiktoken(Tokenizer *t, const char *text, size_t n, Error *err) {
     size_t lines = 2;                                      // the last line, and end of text
     for (size_t i = 0; i < n; i++) lines += text[i] == '\n';
-    tokenizer_init(t, lines, n + strlen(END_OF_TEXT), lines);
+    tokenizer_init(t, lines, lines);
     char *scratch = (char *)alloc_or_die(n, "the file's tokens");
     int *ids = (int *)alloc_or_die(n * sizeof *ids, "the file's tokens");
     bool good = tiktoken_read_ranks(t, scratch, text, n, err);
@@ -282,7 +282,7 @@ static bool vocab_place(VocabReader *l, const JsonNode *text, const JsonNode *id
                     (long long)id);
     if (!old) l->n++;
     l->by_id[id] = text;
-    l->added[id] = added || json_is(text, END_OF_TEXT) || json_is(text, *tokenizer_eos());
+    l->added[id] = added;
     return true;
 }
 
@@ -299,8 +299,19 @@ static bool vocab_gather(VocabReader *l, const JsonNode *vocab, const JsonNode *
     return true;
 }
 
-// Adds a token that is written in the alphabet.
-static bool token_push(Tokenizer *t, char *scratch, const char *text, size_t n, Error *err) {
+static bool text_is(const char *text, size_t n, const char *word) {
+    return n == strlen(word) && memcmp(text, word, n) == 0;
+}
+
+// Adds a token as a file names it: in the alphabet, or an added one. The end of text is renamed; a
+// token that had its new name takes the old one.
+static bool token_push(Tokenizer *t, char *scratch, const char *text, size_t n, bool added,
+                       Error *err) {
+    bool end = text_is(text, n, *tokenizer_eos()), other = !end && text_is(text, n, END_OF_TEXT);
+    const char *renamed = end ? END_OF_TEXT : other ? *tokenizer_eos() : NULL;
+    if (end) t->eot = t->vocab_size;
+    if (renamed) return tokenizer_push(t, renamed, strlen(renamed), TOKEN_ADDED);
+    if (added) return tokenizer_push(t, text, n, TOKEN_ADDED);
     size_t bytes = bytes_from_chars(scratch, text, n);
     if (bytes == SIZE_MAX || bytes == 0)
         return fail(err, "token %d, \"%s\", is not in GPT-2's alphabet of bytes", t->vocab_size,
@@ -313,27 +324,20 @@ static bool vocab_push(const VocabReader *l, Tokenizer *t, Error *err) {
     for (size_t id = 0; id < l->n; id++) {
         const JsonNode *text = l->by_id[id];
         if (!text) return fail(err, "no token has id %zu, but higher ids exist", id);
-        if (l->added[id]) {
-            bool end = json_is(text, *tokenizer_eos()), other = json_is(text, END_OF_TEXT) && !end;
-            const char *name = end ? END_OF_TEXT : other ? *tokenizer_eos() : text->text;
-            if (end) t->eot = t->vocab_size;
-            tokenizer_push(t, name, end || other ? strlen(name) : text->length, TOKEN_ADDED);
-            continue;
-        }
-        if (!token_push(t, l->scratch, text->text, text->length, err)) return false;
+        if (!token_push(t, l->scratch, text->text, text->length, l->added[id], err)) return false;
     }
     return true;
 }
 
 // Reads one merge: two tokens in the alphabet, whose concatenation must be a token too.
-static bool vocab_read_merge(const VocabReader *l, Tokenizer *t, const char *left, size_t n_left,
+static bool vocab_read_merge(char *scratch, Tokenizer *t, const char *left, size_t n_left,
                              const char *right, size_t n_right, Error *err) {
     int number = t->n_merges + 1;
-    size_t a = bytes_from_chars(l->scratch, left, n_left);
-    size_t b = a == SIZE_MAX ? a : bytes_from_chars(l->scratch + a, right, n_right);
+    size_t a = bytes_from_chars(scratch, left, n_left);
+    size_t b = a == SIZE_MAX ? a : bytes_from_chars(scratch + a, right, n_right);
     if (b == SIZE_MAX) return fail(err, "merge %d: not in GPT-2's alphabet of bytes", number);
-    int left_id = tokenizer_find(t, l->scratch, a), right_id = tokenizer_find(t, l->scratch + a, b);
-    int result = tokenizer_find(t, l->scratch, a + b);
+    int left_id = tokenizer_find(t, scratch, a), right_id = tokenizer_find(t, scratch + a, b);
+    int result = tokenizer_find(t, scratch, a + b);
     if (left_id < 0 || right_id < 0 || result < 0)
         return fail(err, "merge %d: its parts or its result are not in the vocabulary", number);
     return tokenizer_push_merge(t, left_id, right_id, result)
@@ -341,36 +345,36 @@ static bool vocab_read_merge(const VocabReader *l, Tokenizer *t, const char *lef
 }
 
 // "left right"
-static bool vocab_read_merge_line(const VocabReader *l, Tokenizer *t, const char *line, size_t n,
+static bool vocab_read_merge_line(char *scratch, Tokenizer *t, const char *line, size_t n,
                                   Error *err) {
     const char *gap = (const char *)memchr(line, ' ', n);
     if (!gap) return fail(err, "merge %d: expected two tokens and a space", t->n_merges + 1);
     size_t left = (size_t)(gap - line);
-    return vocab_read_merge(l, t, line, left, gap + 1, n - left - 1, err);
+    return vocab_read_merge(scratch, t, line, left, gap + 1, n - left - 1, err);
 }
 
 // ["left right", ...] in older files, [["left", "right"], ...] in newer ones.
-static bool vocab_read_merge_list(const VocabReader *l, Tokenizer *t, const JsonNode *merges,
+static bool vocab_read_merge_list(char *scratch, Tokenizer *t, const JsonNode *merges,
                                   Error *err) {
     for (const JsonNode *v = json_first(merges); v < json_end(merges); v = json_next(v)) {
         bool good;
-        if (v->type == JSON_STRING) good = vocab_read_merge_line(l, t, v->text, v->length, err);
+        if (v->type == JSON_STRING) good = vocab_read_merge_line(scratch, t, v->text, v->length, err);
         else if (v->type == JSON_ARRAY && v->length == 2 && v->span == 3
                  && v[1].type == JSON_STRING && v[2].type == JSON_STRING)
-            good = vocab_read_merge(l, t, v[1].text, v[1].length, v[2].text, v[2].length, err);
+            good = vocab_read_merge(scratch, t, v[1].text, v[1].length, v[2].text, v[2].length, err);
         else good = fail(err, "byte %zu: expected a merge, a pair of tokens", v->at);
         if (!good) return false;
     }
     return true;
 }
 
-static bool vocab_read_merge_text(const VocabReader *l, Tokenizer *t, const char *text, size_t n,
+static bool vocab_read_merge_text(char *scratch, Tokenizer *t, const char *text, size_t n,
                                   Error *err) {
     for (bool first = true; n > 0; first = false) {
         const char *line;
         size_t length = line_take(&line, &text, &n);
         if (first && length >= 8 && memcmp(line, "#version", 8) == 0) continue;
-        if (!vocab_read_merge_line(l, t, line, length, err)) return false;
+        if (!vocab_read_merge_line(scratch, t, line, length, err)) return false;
     }
     return true;
 }
@@ -386,12 +390,11 @@ static bool vocab_read(Tokenizer *t, const JsonNode *vocab, const JsonNode *adde
     l.by_id = (const JsonNode **)alloc_or_die(l.capacity * sizeof *l.by_id, "the vocabulary");
     l.added = (bool *)alloc_or_die(l.capacity * sizeof *l.added, "the vocabulary");
     l.scratch = (char *)alloc_or_die(file_size + text.n, "the file's tokens");
-    size_t names = l.capacity * (strlen(END_OF_TEXT) + strlen(*tokenizer_eos()));    // renamed
-    tokenizer_init(t, l.capacity, file_size + names, lines);
+    tokenizer_init(t, l.capacity, lines);
     bool good = vocab_gather(&l, vocab, added, err) && vocab_push(&l, t, err)
         && tokenizer_check(t, err)
-        && (merges ? vocab_read_merge_list(&l, t, merges, err)
-                   : vocab_read_merge_text(&l, t, (const char *)text.bytes, text.n, err));
+        && (merges ? vocab_read_merge_list(l.scratch, t, merges, err)
+                   : vocab_read_merge_text(l.scratch, t, (const char *)text.bytes, text.n, err));
     free(l.by_id);
     free(l.added);
     free(l.scratch);
@@ -439,19 +442,14 @@ static bool vocab_read_json(Tokenizer *t, const JsonNode *root, size_t n, Error 
 // ---- a GGUF ----
 
 // The tokens, by id: added ones are those that llama.cpp does not call normal.
-static bool gguf_read_tokens(VocabReader *l, Tokenizer *t, GgufValue tokens, size_t n,
+static bool gguf_read_tokens(char *scratch, Tokenizer *t, GgufValue tokens, size_t n,
                              const unsigned char *types, Error *err) {
     GgufText text;
     for (size_t id = 0; id < n && gguf_take_text(&text, &tokens.bytes); id++) {
         int32_t type;
         memcpy(&type, types + 4*id, sizeof type);
-        bool end = gguf_text_is(text, END_OF_TEXT);
-        if (end) t->eot = t->vocab_size;
-        if (end || type != GGUF_TOKEN_NORMAL) {
-            tokenizer_push(t, text.bytes, text.n, TOKEN_ADDED);
-            continue;
-        }
-        if (!token_push(t, l->scratch, text.bytes, text.n, err)) return false;
+        bool added = type != GGUF_TOKEN_NORMAL;
+        if (!token_push(t, scratch, text.bytes, text.n, added, err)) return false;
     }
     return tokenizer_check(t, err);
 }
@@ -460,7 +458,6 @@ static bool tokenizer_parse_gguf(Tokenizer *t, const unsigned char *bytes, size_
     Gguf g;
     GgufValue tokens, types, merges;
     GgufText text;
-    VocabReader l = { NULL, NULL, 0, 0, NULL };
     if (!gguf_parse(&g, bytes, n, err) || !gguf_need_text(&g, "tokenizer.ggml.model", "gpt2", err)
         || !gguf_need_text(&g, "tokenizer.ggml.pre", "gpt-2", err)) return false;
     if (!gguf_get(&tokens, &g, "tokenizer.ggml.tokens", GGUF_ARRAY_OF | GGUF_TEXT)
@@ -473,12 +470,12 @@ static bool tokenizer_parse_gguf(Tokenizer *t, const unsigned char *bytes, size_
         memcpy(&type, types.bytes.at + 4*(count - 1), sizeof type);
         if (type != GGUF_TOKEN_UNUSED) break;
     }
-    l.scratch = (char *)alloc_or_die(tokens.bytes.left + merges.bytes.left, "the file's tokens");
-    tokenizer_init(t, count, tokens.bytes.left, (size_t)merges.n);
-    bool good = gguf_read_tokens(&l, t, tokens, count, types.bytes.at, err);
+    char *scratch = (char *)alloc_or_die(tokens.bytes.left + merges.bytes.left, "the file's tokens");
+    tokenizer_init(t, count, (size_t)merges.n);
+    bool good = gguf_read_tokens(scratch, t, tokens, count, types.bytes.at, err);
     for (uint64_t i = 0; good && i < merges.n && gguf_take_text(&text, &merges.bytes); i++)
-        good = vocab_read_merge_line(&l, t, text.bytes, text.n, err);
-    free(l.scratch);
+        good = vocab_read_merge_line(scratch, t, text.bytes, text.n, err);
+    free(scratch);
     if (good) tokenizer_mark_parts(t);
     return good;
 }

@@ -58,7 +58,7 @@ static void check_merges(void) {
     Tokens tokens = bytes_of(SONG);
     int ids[SONG_N];
     word_counts_add(&counts, SONG, SONG_N);
-    tokenizer_train(&t, &counts, 257 + MERGES, NULL, NULL);
+    tokenizer_train(&t, &counts, 257 + MERGES, NULL);
     printf("%s\nmerge   pair          times   tokens, from %d\n", SONG, tokens.n);
     for (int k = 0; k < t.n_merges; k++) {
         Merge m = t.merges[k];
@@ -134,7 +134,7 @@ int main(void) {
     printf("vocabulary    tokens   bytes a token   ln V   by frequency: nats a token   a byte\n");
     for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
         Tokenizer t;
-        tokenizer_train(&t, &counts, sizes[k], NULL, NULL);
+        tokenizer_train(&t, &counts, sizes[k], NULL);
         size_t n = tokenizer_encode(&t, ids, test, TEST_N);
         double token = entropy(ids, n, t.vocab_size), byte = token * n / TEST_N;
         printf("%10d %9zu %15.2f %6.2f %28.3f %8.3f\n", t.vocab_size, n, (double)TEST_N / n,
