@@ -49,7 +49,7 @@ bool jsonl_next(Jsonl *j, const JsonNode **text, Error *err);
 
 enum { CLASS_OTHER, CLASS_LETTER, CLASS_NUMBER, CLASS_SPACE };
 
-// The class of a code point up to U+10FFFF, by bisection: 11 steps.
+// The class of a code point up to U+10FFFF.
 int unicode_class(uint32_t c);
 
 // ==== bpe.c ======================================================================================

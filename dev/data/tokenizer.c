@@ -158,12 +158,8 @@ static bool tokenizer_check(Tokenizer *t, Error *err) {
 // Marks tokens whose own bytes encode to other tokens (TOKEN_PART). Encoding looks up whole words
 // among the rest.
 static void tokenizer_mark_parts(Tokenizer *t) {
-    size_t longest = 0, n;
-    for (int id = 0; id < t->vocab_size; id++) {
-        tokenizer_piece(t, id, &n);
-        if (n > longest) longest = n;
-    }
-    int *ids = (int *)alloc_or_die(longest * sizeof *ids, "the longest token");
+    size_t n;
+    int *ids = (int *)alloc_or_die(t->start[t->vocab_size] * sizeof *ids, "the vocabulary");
     for (int id = 0; id < t->vocab_size; id++) {
         if (t->kind[id] == TOKEN_ADDED) continue;
         const char *text = tokenizer_piece(t, id, &n);
@@ -354,16 +350,14 @@ static bool vocab_read_merge_line(char *scratch, Tokenizer *t, const char *line,
 }
 
 // ["left right", ...] in older files, [["left", "right"], ...] in newer ones.
-static bool vocab_read_merge_list(char *scratch, Tokenizer *t, const JsonNode *merges,
-                                  Error *err) {
+static bool vocab_read_merge_list(char *scratch, Tokenizer *t, const JsonNode *merges, Error *err) {
     for (const JsonNode *v = json_first(merges); v < json_end(merges); v = json_next(v)) {
-        bool good;
-        if (v->type == JSON_STRING) good = vocab_read_merge_line(scratch, t, v->text, v->length, err);
-        else if (v->type == JSON_ARRAY && v->length == 2 && v->span == 3
-                 && v[1].type == JSON_STRING && v[2].type == JSON_STRING)
-            good = vocab_read_merge(scratch, t, v[1].text, v[1].length, v[2].text, v[2].length, err);
-        else good = fail(err, "byte %zu: expected a merge, a pair of tokens", v->at);
-        if (!good) return false;
+        bool line = v->type == JSON_STRING, pair = v->type == JSON_ARRAY && v->length == 2
+            && v->span == 3 && v[1].type == JSON_STRING && v[2].type == JSON_STRING;
+        if (!line && !pair) return fail(err, "byte %zu: expected a merge, a pair of tokens", v->at);
+        if (!(line ? vocab_read_merge_line(scratch, t, v->text, v->length, err)
+                   : vocab_read_merge(scratch, t, v[1].text, v[1].length, v[2].text, v[2].length,
+                                      err))) return false;
     }
     return true;
 }
@@ -448,8 +442,8 @@ static bool gguf_read_tokens(char *scratch, Tokenizer *t, GgufValue tokens, size
     for (size_t id = 0; id < n && gguf_take_text(&text, &tokens.bytes); id++) {
         int32_t type;
         memcpy(&type, types + 4*id, sizeof type);
-        bool added = type != GGUF_TOKEN_NORMAL;
-        if (!token_push(t, scratch, text.bytes, text.n, added, err)) return false;
+        if (!token_push(t, scratch, text.bytes, text.n, type != GGUF_TOKEN_NORMAL, err))
+            return false;
     }
     return tokenizer_check(t, err);
 }
@@ -470,7 +464,8 @@ static bool tokenizer_parse_gguf(Tokenizer *t, const unsigned char *bytes, size_
         memcpy(&type, types.bytes.at + 4*(count - 1), sizeof type);
         if (type != GGUF_TOKEN_UNUSED) break;
     }
-    char *scratch = (char *)alloc_or_die(tokens.bytes.left + merges.bytes.left, "the file's tokens");
+    size_t room = tokens.bytes.left + merges.bytes.left;
+    char *scratch = (char *)alloc_or_die(room, "the file's tokens");
     tokenizer_init(t, count, (size_t)merges.n);
     bool good = gguf_read_tokens(scratch, t, tokens, count, types.bytes.at, err);
     for (uint64_t i = 0; good && i < merges.n && gguf_take_text(&text, &merges.bytes); i++)
