@@ -49,7 +49,8 @@ static size_t word_counts_index(WordCounts *c, const char *word, size_t n) {
 void word_counts_add(WordCounts *c, const char *text, size_t n) {
     for (size_t i = 0, length; i < n; i += length) {
         length = word_length(text + i, n - i);
-        c->words[word_counts_index(c, text + i, length)].count++;
+        size_t w = word_counts_index(c, text + i, length);
+        c->words[w].count++;
     }
 }
 
@@ -97,7 +98,8 @@ static void trainer_add(Trainer *tr, int left, int right, size_t w) {
 }
 
 static void trainer_subtract(Trainer *tr, int left, int right, size_t w) {
-    tr->pairs.words[trainer_pair(tr, left, right)].count -= tr->counts->words[w].count;
+    size_t i = trainer_pair(tr, left, right);
+    tr->pairs.words[i].count -= tr->counts->words[w].count;
 }
 
 // Puts pair i on the heap.
