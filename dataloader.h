@@ -341,26 +341,23 @@ static inline bool path_has_word(const char *path, const char *word) {
 static inline bool loader_find(Loader *l, const char *pattern, const char *word, Error *err) {
     glob_t found;
     int status = glob(pattern, GLOB_NOSORT, NULL, &found);
-    if (status == GLOB_NOMATCH) {
-        fail(err, "%s: no such file; `prepare tales` or `prepare text` writes shards", pattern);
-    } else if (status != 0) {
-        fail(err, "%s: cannot search for it: %s", pattern, strerror(errno));
-    } else {
-        l->shards = (Shard *)alloc_or_die(found.gl_pathc * sizeof(Shard), "the list of shards");
-        for (size_t i = 0; i < found.gl_pathc; i++) {
-            if (word && !path_has_word(found.gl_pathv[i], word)) continue;
-            size_t bytes = strlen(found.gl_pathv[i]) + 1;
-            Shard *s = &l->shards[l->n_shards++];
-            s->path = (char *)alloc_or_die(bytes, "a path");
-            memcpy(s->path, found.gl_pathv[i], bytes);
-        }
-        qsort(l->shards, (size_t)l->n_shards, sizeof(Shard), compare_paths);
-        if (word && l->n_shards == 0)
-            fail(err, "%s: none of these has the word %s in its name, as %s_000000.bin has; "
-                 "rename the shards, or use --train and --val", pattern, word, word);
+    if (status == GLOB_NOMATCH)
+        return fail(err, "%s: no such file; `prepare tales` or `prepare text` writes shards",
+                    pattern);
+    if (status != 0) return fail(err, "%s: cannot search for it: %s", pattern, strerror(errno));
+    l->shards = (Shard *)alloc_or_die(found.gl_pathc * sizeof(Shard), "the list of shards");
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        if (word && !path_has_word(found.gl_pathv[i], word)) continue;
+        size_t bytes = strlen(found.gl_pathv[i]) + 1;
+        Shard *s = &l->shards[l->n_shards++];
+        s->path = (char *)alloc_or_die(bytes, "a path");
+        memcpy(s->path, found.gl_pathv[i], bytes);
     }
     globfree(&found);
-    return l->n_shards > 0;
+    qsort(l->shards, (size_t)l->n_shards, sizeof(Shard), compare_paths);
+    return l->n_shards > 0
+        || fail(err, "%s: none of these has the word %s in its name, as %s_000000.bin has; rename "
+                "the shards, or use --train and --val", pattern, word, word);
 }
 
 // All shards must have the same vocabulary; shards that do not name one (0) are accepted.

@@ -103,11 +103,7 @@ is_right() {
             [ "$(size_of "$1")" = $((1024 + 2 * $4)) ]
         return
     fi
-    if command -v sha256sum >/dev/null 2>&1; then
-        found=$(sha256sum <"$1")
-    else
-        found=$(shasum -a 256 <"$1")
-    fi
+    found=$({ sha256sum || shasum -a 256; } <"$1" 2>/dev/null)
     [ "${found%% *}" = "$sha256" ]
 }
 

@@ -63,19 +63,15 @@ typedef struct {
     Progress progress;
 } Scan;
 
-static void odd_add(Odd *odd, const char *path, size_t at) {
-    if (odd->count++ > 0) return;
-    odd->first = at;
-    odd->path = path;
-}
-
 // Looks for NUL and for bytes that are not UTF-8 in a line, which is at `at` in its text.
 static void scan_odd(Scan *s, const char *path, const char *line, size_t n, size_t at) {
     const unsigned char *c = (const unsigned char *)line;
     for (size_t i = 0, length; i < n; i += length ? length : 1) {
         length = c[i] < 0x80 ? 1 : utf8_length(c + i, n - i);
-        if (length == 0) odd_add(&s->invalid, path, at + i);
-        if (c[i] == 0) odd_add(&s->nul, path, at + i);
+        Odd *odd = length == 0 ? &s->invalid : c[i] == 0 ? &s->nul : NULL;
+        if (!odd || odd->count++ > 0) continue;
+        odd->first = at + i;
+        odd->path = path;
     }
 }
 
