@@ -355,8 +355,8 @@ static inline bool loader_find(Loader *l, const char *pattern, const char *word,
     }
     globfree(&found);
     qsort(l->shards, (size_t)l->n_shards, sizeof(Shard), compare_paths);
-    return l->n_shards > 0
-        || fail(err, "%s: none of these has the word %s in its name, as %s_000000.bin has; rename "
+    if (!word || l->n_shards > 0) return true;
+    return fail(err, "%s: none of these has the word %s in its name, as %s_000000.bin has; rename "
                 "the shards, or use --train and --val", pattern, word, word);
 }
 
