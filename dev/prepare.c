@@ -56,7 +56,6 @@ static const Option tales_table[] = {
 // Writes whole tales until there are `tokens` tokens or more; returns the sum of -ln p. Each tale
 // draws from a random stream of its own. Even streams are for training, odd ones for validation.
 static double tales_split(Split *s, uint64_t tokens, uint64_t seed) {
-    Error err;
     char text[TALE_MAX];
     int ids[TALE_MAX];
     double nats, sum = 0.0;
@@ -66,28 +65,27 @@ static double tales_split(Split *s, uint64_t tokens, uint64_t seed) {
         size_t n = tale_write(text, TALE_MAX, &nats, &rng);
         for (size_t k = 0; k < n; k++) ids[k] = (unsigned char)text[k];
         sum += nats;
-        if (!split_add_whole(s, ids, n, nats, &err)) die("%s", err.text);
+        split_add_whole(s, ids, n, nats);
         progress_show(&progress, (double)s->tokens);
     }
     progress_end(&progress);
-    if (!split_end_shard(s, &err)) die("%s", err.text);
+    split_end_shard(s);
     return sum;
 }
 
 static void tales_run(const Options *o) {
     Output out;
-    Error err;
     Tokenizer t;
     Split train, val;
     double start = seconds_now();
-    if (!output_begin(&out, o->out, "tales", o->overwrite, &err)) die("%s", err.text);
+    output_begin(&out, o->out, "tales", o->overwrite);
     tokenizer_bytes(&t);
     split_init(&train, &out, "train", &t);
     split_init(&val, &out, "val", &t);
     val.has_floor = true;
     tales_split(&train, (uint64_t)o->tokens, (uint64_t)o->seed);
     double nats = tales_split(&val, TALES_VAL_TOKENS, (uint64_t)o->seed);
-    if (!output_tokenizer(&out, &t, &err)) die("%s", err.text);
+    output_tokenizer(&out, &t);
     const Split *const splits[] = { &train, &val };
     for (int i = 0; i < 2; i++)
         printf("%-6s %12" PRIu64 " tokens, %" PRIu64 " tales, shards: %d\n", splits[i]->split,
@@ -95,7 +93,7 @@ static void tales_run(const Options *o) {
     printf("a token is a byte; entropy floor of val: %.4f nats a token\n",
            nats / (double)val.tokens);
     tokenizer_free(&t);
-    if (!output_commit(&out, &err)) die("%s", err.text);
+    output_commit(&out);
     printf("%s written in %.1f s\n", o->out, seconds_now() - start);
 }
 
@@ -152,19 +150,17 @@ typedef struct {
 } Encoder;
 
 static Encoder *encoder_begin(const Options *o, const char *name, const Tokenizer *t) {
-    Error err;
     Encoder *e = (Encoder *)alloc_or_die(sizeof *e, "the documents");
     e->o = o;
     e->tokenizer = t;
     e->start = seconds_now();
-    if (!output_begin(&e->out, o->out, name, o->overwrite, &err)) die("%s", err.text);
+    output_begin(&e->out, o->out, name, o->overwrite);
     split_init(&e->train, &e->out, "train", t);
     split_init(&e->val, &e->out, "val", t);
     return e;
 }
 
 static void encoder_write(Encoder *e) {
-    Error err;
     e->ids = (int *)grow_or_die(e->ids, &e->ids_room, e->bytes, sizeof *e->ids, "tokens");
     #pragma omp parallel for schedule(dynamic, 16)
     for (size_t i = 0; i < e->n; i++) {
@@ -174,8 +170,8 @@ static void encoder_write(Encoder *e) {
     for (size_t i = 0; i < e->n; i++) {
         const Part *p = &e->parts[i];
         p->split->bytes += p->n;
-        if (!split_add(p->split, e->ids + p->at, p->count, &err)
-            || (p->ends && !split_end_document(p->split, &err))) die("%s", err.text);
+        split_add(p->split, e->ids + p->at, p->count);
+        if (p->ends) split_end_document(p->split);
     }
     progress_show(&e->progress, e->done);
     e->n = e->bytes = 0;
@@ -199,24 +195,19 @@ static void encoder_add_piece(Encoder *e, const Piece *p) {
     }
 }
 
-// Writes what remains. Refuses documents too few to be split.
-static void encoder_end(Encoder *e) {
-    Error err;
+// Writes what remains, and prints both splits, and how to train without the second. Refuses
+// documents too few to be split.
+static void encoder_finish(Encoder *e) {
+    const Split *const splits[] = { &e->train, &e->val };
     encoder_write(e);
-    bool good = split_end_shard(&e->train, &err) && split_end_shard(&e->val, &err)
-             && output_tokenizer(&e->out, e->tokenizer, &err);
+    split_end_shard(&e->train);
+    split_end_shard(&e->val);
+    output_tokenizer(&e->out, e->tokenizer);
     progress_end(&e->progress);
-    if (!good) die("%s", err.text);
     if (e->train.tokens == 0 || (e->val.tokens == 0 && e->o->val_fraction > 0.0))
         die("%" PRIu64 " documents are too few for a training and a validation part; use more of "
             "them or a larger --val-fraction", e->train.documents + e->val.documents);
-    if (!output_commit(&e->out, &err)) die("%s", err.text);
-}
-
-// Ends, and prints both splits, and how to train without the second.
-static void encoder_finish(Encoder *e) {
-    const Split *const splits[] = { &e->train, &e->val };
-    encoder_end(e);
+    output_commit(&e->out);
     for (int i = 0; i < 2; i++) {
         const Split *s = splits[i];
         if (s->tokens == 0) printf("%-6s         none\n", s->split);
@@ -280,15 +271,13 @@ static void tokenizer_learn(Tokenizer *t, const Texts *c, int size) {
 }
 
 static void text_run(const Options *o) {
-    Error err;
     Tokenizer t;
     Texts corpus;
     int size = strncmp(o->tokenizer, "bpe:", 4) == 0 ? learn_size(o->tokenizer) : 0;
     const char *separator = strcmp(o->separator, "none") == 0 ? NULL : o->separator;
     if (size == 0) tokenizer_open(&t, o);
     Encoder *e = encoder_begin(o, "text", &t);
-    if (!texts_open(&corpus, o->files, o->n_files, separator, o->val_fraction, &e->out, &err))
-        die("%s", err.text);
+    texts_open(&corpus, o->files, o->n_files, separator, o->val_fraction, &e->out);
     if (size > 0) tokenizer_learn(&t, &corpus, size);
     e->progress = progress_begin("encoding", corpus.bytes);
     for (size_t i = 0; i < corpus.n; i++) encoder_add_piece(e, &corpus.pieces[i]);

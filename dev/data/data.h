@@ -192,8 +192,8 @@ bool tokenizer_load(Tokenizer *t, const char *path, Error *err);
 // Writing a directory of shards, NAME_train_000000.bin and so on: dataloader.h has their format.
 //
 // All files are written under temporary names (*.prepare-tmp), and renamed only when all of them
-// are complete and on the disk. An error or an interrupt removes the temporary files; the next run
-// removes those that kill -9 left.
+// are complete and on the disk. An error ends the program; it or an interrupt removes the temporary
+// files; the next run removes those that kill -9 left.
 // =================================================================================================
 
 // A file that is being written, and its final name.
@@ -210,15 +210,15 @@ typedef struct {
 } Output;
 
 // Refuses a directory that holds other shards, or without `overwrite` earlier ones.
-bool output_begin(Output *out, const char *dir, const char *name, bool overwrite, Error *err);
+void output_begin(Output *out, const char *dir, const char *name, bool overwrite);
 
-// Fills in the error of a write to the directory, and returns false. why: its errno
-bool output_failed(const Output *out, int why, Error *err);
-bool output_tokenizer(Output *out, const Tokenizer *t, Error *err);
+// Ends the program for a write to the directory, which has just failed.
+__attribute__((noreturn)) void output_failed(const Output *out);
+void output_tokenizer(Output *out, const Tokenizer *t);
 
 // Called when every file is complete: removes the shards of an earlier run, then renames this run's
 // files.
-bool output_commit(Output *out, Error *err);
+void output_commit(Output *out);
 
 // One split, train or val: its shards, and what they hold.
 typedef struct {
@@ -235,14 +235,14 @@ typedef struct {
 void split_init(Split *s, Output *out, const char *split, const Tokenizer *t);
 
 // Adds tokens, and starts a new shard whenever one is full.
-bool split_add(Split *s, const int *ids, size_t n, Error *err);
-bool split_end_document(Split *s, Error *err);
+void split_add(Split *s, const int *ids, size_t n);
+void split_end_document(Split *s);
 
 // Adds a whole document, which is not cut; nats for the .floor.
-bool split_add_whole(Split *s, const int *ids, size_t n, double nats, Error *err);
+void split_add_whole(Split *s, const int *ids, size_t n, double nats);
 
 // Completes the current shard, if there is one.
-bool split_end_shard(Split *s, Error *err);
+void split_end_shard(Split *s);
 
 // ==== texts.c ====================================================================================
 // Texts to prepare: their documents, and which of them are for validation.
@@ -280,9 +280,9 @@ typedef struct {
 
 // Finds the documents of all texts, and their splits, before anything is encoded. From 20 documents
 // on whole ones are held out, spread evenly; of fewer, the last part of the text. Pipes are copied
-// to `out`. separator: NULL, and a text is one document.
-bool texts_open(Texts *c, char **paths, int n, const char *separator, double val_fraction,
-                const Output *out, Error *err);
+// to `out`. separator: NULL, and a text is one document. An error ends the program.
+void texts_open(Texts *c, char **paths, int n, const char *separator, double val_fraction,
+                const Output *out);
 void texts_close(Texts *c);
 
 // Whether the document after so many is for validation. It gets its share evenly: the length of a

@@ -62,83 +62,83 @@ static void output_on_signals(void (*handler)(int)) {
 
 // The trainer reads all *train*.bin of a directory, so it would silently train on foreign shards
 // too: the directory must not hold any. Earlier shards are replaced only with --overwrite.
-static bool output_check(const Output *out, bool overwrite, Error *err) {
+static void output_check(const Output *out, bool overwrite) {
     DIR *list = opendir(out->dir);
-    bool good = true, holds_data = false;
-    if (!list) return fail(err, "--out: %s cannot be read: %s", out->dir, strerror(errno));
-    for (struct dirent *entry; good && (entry = readdir(list)); ) {
+    bool holds_data = false;
+    if (!list) die("--out: %s cannot be read: %s", out->dir, strerror(errno));
+    for (struct dirent *entry; (entry = readdir(list)); ) {
         const char *file = entry->d_name;
         Owner owner = output_owner(out, file);
         if (ends_with(file, ".bin") && owner == FOREIGN)
-            good = fail(err, "--out: %s holds %s, which is not a shard of %s; choose "
-                        "another directory, or remove it", out->dir, file, out->name);
+            die("--out: %s holds %s, which is not a shard of %s; choose another directory, or "
+                "remove it", out->dir, file, out->name);
         if (owner == OURS || strcmp(file, "tokenizer.json") == 0) holds_data = true;
     }
     closedir(list);
-    if (!good || !holds_data || overwrite) return good;
-    return fail(err, "--out: %s holds shards or a tokenizer already; --overwrite replaces them; or "
-                "choose another directory", out->dir);
+    if (holds_data && !overwrite)
+        die("--out: %s holds shards or a tokenizer already; --overwrite replaces them; or choose "
+            "another directory", out->dir);
 }
 
-bool output_begin(Output *out, const char *dir, const char *name, bool overwrite, Error *err) {
+void output_begin(Output *out, const char *dir, const char *name, bool overwrite) {
+    Error err;
     memset(out, 0, sizeof *out);
     out->dir = dir;
     out->name = name;
     out->made = access(dir, F_OK) != 0;
-    if (!make_directories(dir, err)) return false;
+    if (!make_directories(dir, &err)) die("%s", err.text);
     *output_current() = out;
     *die_last() = output_discard;
-    if (!output_check(out, overwrite, err)) return false;
+    output_check(out, overwrite);
     output_remove(out, OURS_UNFINISHED);                   // left by a killed run
     output_on_signals(on_interrupt);
     signal(SIGPIPE, SIG_IGN);                              // the reader of our output may leave
-    return true;
 }
 
 // Opens a new file, which output_commit will rename to this name.
-static FILE *output_open(Output *out, const char *name, Error *err) {
+static FILE *output_open(Output *out, const char *name) {
+    Error err;
     Temporary *t = (Temporary *)alloc_or_die(sizeof *t, "a file's name");
     t->final = path_join(out->dir, name);
     t->path = t->final;
     strncat(t->path.text, UNFINISHED, sizeof t->path.text - strlen(t->path.text) - 1);
     t->next = out->temporaries;
     out->temporaries = t;
-    int fd = file_create(t->path.text, err);
-    return fd < 0 ? NULL : fdopen(fd, "wb");
+    int fd = file_create(t->path.text, &err);
+    if (fd < 0) die("%s", err.text);
+    return fdopen(fd, "wb");
 }
 
-bool output_failed(const Output *out, int why, Error *err) {
-    return fail(err, "--out: writing to %s failed: %s; no file was kept", out->dir, strerror(why));
+void output_failed(const Output *out) {
+    die("--out: writing to %s failed: %s; no file was kept", out->dir, strerror(errno));
 }
 
 // Flushes and syncs the file. A full disk may be reported only here.
-static bool output_close(const Output *out, FILE *f, Error *err) {
-    bool written = !ferror(f) && fflush(f) == 0 && fsync(fileno(f)) == 0;
-    int why = errno;
-    return (fclose(f) == 0 && written) || output_failed(out, written ? errno : why, err);
+static void output_close(const Output *out, FILE *f) {
+    if (ferror(f) || fflush(f) != 0 || fsync(fileno(f)) != 0 || fclose(f) != 0) output_failed(out);
 }
 
 // A crash in between leaves too few shards, but never a mixture of two runs. The first shard of the
 // training split comes last: without it there is nothing to train on.
-bool output_commit(Output *out, Error *err) {
+void output_commit(Output *out) {
+    Error err;
     output_on_signals(SIG_IGN);                            // too late to interrupt
     output_remove(out, OURS);
     while (out->temporaries) {
         Temporary *t = out->temporaries;
         if (rename(t->path.text, t->final.text) != 0)
-            return fail(err, "--out: %s cannot be renamed: %s", t->path.text, strerror(errno));
+            die("--out: %s cannot be renamed: %s", t->path.text, strerror(errno));
         out->temporaries = t->next;
         free(t);
     }
     *output_current() = NULL;
-    return dir_sync(out->dir, err);
+    if (!dir_sync(out->dir, &err)) die("%s", err.text);
 }
 
-bool output_tokenizer(Output *out, const Tokenizer *t, Error *err) {
-    FILE *f = output_open(out, "tokenizer.json", err);
-    if (!f) return false;
+void output_tokenizer(Output *out, const Tokenizer *t) {
+    FILE *f = output_open(out, "tokenizer.json");
     tokenizer_print(f, t);
-    return output_close(out, f, err);
+    output_close(out, f);
 }
 
 // ---- shards ----
@@ -157,59 +157,54 @@ static void write_header(const Split *s) {
     fwrite(header, sizeof header, 1, s->bin);
 }
 
-static bool shard_begin(Split *s, Error *err) {
+static void shard_begin(Split *s) {
     char file[64];
     int n = snprintf(file, sizeof file, "%s_%s_%06d", s->out->name, s->split, s->shards);
     s->shards++;
     s->in_shard = 0;
     snprintf(file + n, sizeof file - (size_t)n, ".bin");
-    s->bin = output_open(s->out, file, err);
-    if (!s->bin) return false;
+    s->bin = output_open(s->out, file);
     write_header(s);                                       // split_end_shard fills in the count
-    if (!s->has_floor) return true;
+    if (!s->has_floor) return;
     snprintf(file + n, sizeof file - (size_t)n, ".floor");
-    s->floor = output_open(s->out, file, err);
-    if (s->floor) fprintf(s->floor, "batchwise floor 1\n");
-    return s->floor != NULL;
+    s->floor = output_open(s->out, file);
+    fprintf(s->floor, "batchwise floor 1\n");
 }
 
-bool split_end_shard(Split *s, Error *err) {
-    bool good = true;
-    if (s->bin) {
-        // fseek flushes; if that fails, output_close reports it.
-        if (fseek(s->bin, 0, SEEK_SET) == 0) write_header(s);
-        good = output_close(s->out, s->bin, err);
-    }
-    if (s->floor && !output_close(s->out, s->floor, err)) good = false;
+void split_end_shard(Split *s) {
+    if (!s->bin) return;
+    // fseek flushes; if that fails, output_close reports it.
+    if (fseek(s->bin, 0, SEEK_SET) == 0) write_header(s);
+    output_close(s->out, s->bin);
+    if (s->floor) output_close(s->out, s->floor);
     s->bin = s->floor = NULL;
-    return good;
 }
 
-bool split_add(Split *s, const int *ids, size_t n, Error *err) {
+void split_add(Split *s, const int *ids, size_t n) {
     uint16_t words[4096];
     while (n > 0) {
-        if (s->bin && s->in_shard == SHARD_TOKENS && !split_end_shard(s, err)) return false;
-        if (!s->bin && !shard_begin(s, err)) return false;
+        if (s->bin && s->in_shard == SHARD_TOKENS) split_end_shard(s);
+        if (!s->bin) shard_begin(s);
         size_t part = min_size(min_size(n, 4096), SHARD_TOKENS - s->in_shard);
         for (size_t i = 0; i < part; i++) words[i] = (uint16_t)ids[i];
-        fwrite(words, sizeof *words, part, s->bin);        // output_close checks ferror
+        // Reports a full disk now, not after hours of writing.
+        if (fwrite(words, sizeof *words, part, s->bin) < part) output_failed(s->out);
         s->in_shard += part;
         s->tokens += part;
         ids += part;
         n -= part;
     }
-    // Report a full disk now, not after hours of writing.
-    return !s->bin || !ferror(s->bin) || split_end_shard(s, err);
 }
 
-bool split_end_document(Split *s, Error *err) {
+void split_end_document(Split *s) {
     s->documents++;
-    return split_add(s, &s->tokenizer->eot, 1, err);
+    split_add(s, &s->tokenizer->eot, 1);
 }
 
-bool split_add_whole(Split *s, const int *ids, size_t n, double nats, Error *err) {
-    if (s->bin && s->in_shard + n + 1 > SHARD_TOKENS && !split_end_shard(s, err)) return false;
-    if (!s->bin && !shard_begin(s, err)) return false;
+void split_add_whole(Split *s, const int *ids, size_t n, double nats) {
+    if (s->bin && s->in_shard + n + 1 > SHARD_TOKENS) split_end_shard(s);
+    if (!s->bin) shard_begin(s);
     if (s->floor) fprintf(s->floor, "%.9g\n", nats);
-    return split_add(s, ids, n, err) && split_end_document(s, err);
+    split_add(s, ids, n);
+    split_end_document(s);
 }

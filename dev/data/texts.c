@@ -7,46 +7,45 @@
 // ---- opening ----
 
 // Copies a pipe to a file without a name in --out, and maps that.
-static bool text_spool(Text *text, FILE *pipe, const Output *out, Error *err) {
+static void text_spool(Text *text, FILE *pipe, const Output *out) {
     char bytes[65536];
+    Error err;
     Path path = path_join(out->dir, "input.prepare-tmp");
-    bool good = true;
     unlink(path.text);
     int fd = open(path.text, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd < 0) return fail(err, "--out: %s cannot be written: %s", path.text, strerror(errno));
+    if (fd < 0) die("--out: %s cannot be written: %s", path.text, strerror(errno));
     unlink(path.text);
-    for (size_t n; good && (n = fread(bytes, 1, sizeof bytes, pipe)) > 0; text->n += n)
-        good = file_put(fd, bytes, n, path.text, err);
-    if (!good) output_failed(out, errno, err);
-    else if (ferror(pipe)) good = fail(err, "%s: cannot be read: %s", text->path, strerror(errno));
-    else if (text->n == 0) good = fail(err, "%s: is empty; expected a text", text->path);
-    else text->bytes = (const char *)map_bytes(fd, text->n, text->path, err);
+    for (size_t n; (n = fread(bytes, 1, sizeof bytes, pipe)) > 0; text->n += n)
+        if (!file_put(fd, bytes, n, path.text, &err)) output_failed(out);
+    if (ferror(pipe)) die("%s: cannot be read: %s", text->path, strerror(errno));
+    if (text->n == 0) die("%s: is empty; expected a text", text->path);
+    text->bytes = (const char *)map_bytes(fd, text->n, text->path, &err);
+    if (!text->bytes) die("%s", err.text);
     close(fd);
-    return good && text->bytes;
 }
 
 // Maps a text, or reads a pipe to its end. Refuses what is known to be none; a web page is one.
-static bool text_open(Text *text, const char *path, const Output *out, Error *err) {
+static void text_open(Text *text, const char *path, const Output *out) {
     bool dash = strcmp(path, "-") == 0;
     FileMap file;
+    Error err;
     text->path = dash ? "standard input" : path;
     if (!dash && stat(path, &text->info) == 0 && S_ISDIR(text->info.st_mode))
-        return fail(err, "%s: is a directory; name its files: %s/*.txt", path, path);
+        die("%s: is a directory; name its files: %s/*.txt", path, path);
     if (dash || S_ISFIFO(text->info.st_mode)) {
         if (isatty(STDOUT_FILENO)) printf("reading %s\n", text->path), fflush(stdout);
         FILE *pipe = dash ? stdin : fopen(path, "rb");
-        if (!pipe) return fail(err, "%s: cannot open it: %s", path, strerror(errno));
-        bool read = text_spool(text, pipe, out, err);
+        if (!pipe) die("%s: cannot open it: %s", path, strerror(errno));
+        text_spool(text, pipe, out);
         if (!dash) fclose(pipe);
-        if (!read) return false;
     } else {
-        if (!file_map(&file, path, err)) return false;
+        if (!file_map(&file, path, &err)) die("%s", err.text);
         text->bytes = (const char *)file.bytes;
         text->n = file.n;
     }
     const unsigned char *head = (const unsigned char *)text->bytes;
     const char *kind = *head == '<' ? NULL : file_kind(head, text->n);
-    return !kind || fail(err, "%s: not a text but %s", text->path, kind);
+    if (kind) die("%s: not a text but %s", text->path, kind);
 }
 
 // ---- a look through a text ----
@@ -192,14 +191,14 @@ static void texts_cut(Texts *c, double fraction) {
 }
 
 // Decides what is for training. Refuses texts too short to be split.
-static bool texts_split(Texts *c, double fraction, Error *err) {
+static void texts_split(Texts *c, double fraction) {
     size_t bytes[2] = { 0, 0 };
     if (c->n >= WHOLE_DOCUMENTS && fraction * (double)c->n >= 1.0) texts_hold_out(c, fraction);
     else texts_cut(c, fraction);
     for (size_t i = 0; i < c->n; i++) bytes[c->pieces[i].val] += c->pieces[i].n;
-    if (bytes[0] > 0 && (bytes[1] > 0 || fraction == 0.0)) return true;
-    return fail(err, "%s: %zu bytes are too few for a training and a validation part; use a longer "
-                "text or another --val-fraction", c->texts[0].path, bytes[0] + bytes[1]);
+    if (bytes[0] > 0 && (bytes[1] > 0 || fraction == 0.0)) return;
+    die("%s: %zu bytes are too few for a training and a validation part; use a longer text or "
+        "another --val-fraction", c->texts[0].path, bytes[0] + bytes[1]);
 }
 
 // A file that is given twice may be trained on and validated with.
@@ -213,18 +212,18 @@ static void warn_twice(const Text *texts, int n) {
             }
 }
 
-bool texts_open(Texts *c, char **paths, int n, const char *separator, double val_fraction,
-                const Output *out, Error *err) {
+void texts_open(Texts *c, char **paths, int n, const char *separator, double val_fraction,
+                const Output *out) {
     memset(c, 0, sizeof *c);
     c->texts = (Text *)alloc_or_die((size_t)n * sizeof *c->texts, "the list of texts");
     c->n_texts = n;
     for (int i = 0; i < n; i++) {
-        if (!text_open(&c->texts[i], paths[i], out, err)) return false;
+        text_open(&c->texts[i], paths[i], out);
         c->bytes += (double)c->texts[i].n;
     }
     warn_twice(c->texts, n);
     texts_scan(c, separator);
-    return texts_split(c, val_fraction, err);
+    texts_split(c, val_fraction);
 }
 
 void texts_close(Texts *c) {
