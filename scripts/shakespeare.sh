@@ -18,19 +18,6 @@ set -e
 cd "$(dirname "$0")/.."
 text=data/tinyshakespeare.txt
 
-# flag NAME DEFAULT FLAGS...: the value of a flag; the last one wins.
-flag() {
-    local name=$1 value=$2
-    shift 2
-    while [ $# -gt 0 ]; do
-        case $1 in
-            "$name") value=${2:-} ;;
-            "$name="*) value=${1#*=} ;;
-        esac
-        shift
-    done
-    echo "$value"
-}
 writes() {                                             # MODEL: prints a sample
     echo "--- $1 writes ---"
     ./train_gpt2 --init "$1" --generate $'ROMEO:\n' --max-new 120 --top-k 200
@@ -38,12 +25,19 @@ writes() {                                             # MODEL: prints a sample
 }
 finetune() {
     text=${TEXT:-$text}
-    local model=${MODEL_DIR:-data/gpt2} out length measured
+    local model=${MODEL_DIR:-data/gpt2} out=out/finetune_shakespeare length=512 measured=16384
+    local arg name=''
+    for arg in "$@"; do
+        case $arg in --*=*) name=${arg%%=*} arg=${arg#*=} ;; --*) name=$arg && continue ;; esac
+        case $name in
+            --out) out=$arg ;;
+            --seq-len) length=$arg ;;
+            --eval-tokens) measured=$arg ;;
+        esac
+    done
     [ -n "${MODEL_DIR:-}" ] || [ -f "$model/model.safetensors" ] || dev/data/fetch.sh gpt2
     [ -n "${TEXT:-}" ] || [ -f "$text" ] || dev/data/fetch.sh shakespeare
     [ ! -d "$model/latest" ] || model=$model/latest        # a run of this trainer
-    out=$(flag --out out/finetune_shakespeare "$@")
-    length=$(flag --seq-len 512 "$@") measured=$(flag --eval-tokens 16384 "$@")
     make -s
     ./prepare text "$text" --out data/shakespeare_gpt2 --overwrite \
         --tokenizer "$model/tokenizer.json" --val-fraction 0.1
