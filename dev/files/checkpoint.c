@@ -56,7 +56,7 @@ int kept_end(const Checkpoint *k) {
 static const int64_t COUNT_MOST = 1000000000000000000;
 
 // What of a TrainState stands in state.json, in this order. `only`: this key and those that name it
-// are left out where its field is 0, or NaN, and then these fields are `none`.
+// are left out where its field is 0, or NaN.
 typedef enum { STATE_COUNT, STATE_REAL } StateType;
 
 #define FIELD(member) #member, offsetof(TrainState, member)
@@ -65,26 +65,25 @@ static const struct {
     size_t at;
     StateType type;
     const char *only;
-    double none;
 } state_fields[] = {
-    { FIELD(step), STATE_COUNT, NULL, 0 },
-    { FIELD(tokens), STATE_COUNT, NULL, 0 },
-    { FIELD(samples), STATE_COUNT, NULL, 0 },
-    { FIELD(adam_steps), STATE_COUNT, NULL, 0 },
-    { FIELD(skipped), STATE_COUNT, NULL, 0 },
-    { FIELD(seed), STATE_COUNT, NULL, 0 },
-    { FIELD(workers), STATE_COUNT, "workers", 0 },
-    { FIELD(batch_tokens), STATE_COUNT, "batch_tokens", 0 },
-    { FIELD(next_batch_tokens), STATE_COUNT, "batch_tokens", 0 },
-    { FIELD(norm_test_waited), STATE_COUNT, "norm_test_waited", 0 },
-    { FIELD(noise_g2), STATE_REAL, "noise_weight", 0 },
-    { FIELD(noise_s), STATE_REAL, "noise_weight", 0 },
-    { FIELD(noise_weight), STATE_REAL, "noise_weight", 0 },
-    { FIELD(noise_adam_g2), STATE_REAL, "noise_adam_weight", 0 },
-    { FIELD(noise_adam_s), STATE_REAL, "noise_adam_weight", 0 },
-    { FIELD(noise_adam_weight), STATE_REAL, "noise_adam_weight", 0 },
-    { FIELD(val_loss), STATE_REAL, "val_loss", NAN },
-    { FIELD(seconds), STATE_REAL, NULL, 0 },
+    { FIELD(step), STATE_COUNT, NULL },
+    { FIELD(tokens), STATE_COUNT, NULL },
+    { FIELD(samples), STATE_COUNT, NULL },
+    { FIELD(adam_steps), STATE_COUNT, NULL },
+    { FIELD(skipped), STATE_COUNT, NULL },
+    { FIELD(seed), STATE_COUNT, NULL },
+    { FIELD(workers), STATE_COUNT, "workers" },
+    { FIELD(batch_tokens), STATE_COUNT, "batch_tokens" },
+    { FIELD(next_batch_tokens), STATE_COUNT, "batch_tokens" },
+    { FIELD(norm_test_waited), STATE_COUNT, "norm_test_waited" },
+    { FIELD(noise_g2), STATE_REAL, "noise_weight" },
+    { FIELD(noise_s), STATE_REAL, "noise_weight" },
+    { FIELD(noise_weight), STATE_REAL, "noise_weight" },
+    { FIELD(noise_adam_g2), STATE_REAL, "noise_adam_weight" },
+    { FIELD(noise_adam_s), STATE_REAL, "noise_adam_weight" },
+    { FIELD(noise_adam_weight), STATE_REAL, "noise_adam_weight" },
+    { FIELD(val_loss), STATE_REAL, "val_loss" },
+    { FIELD(seconds), STATE_REAL, NULL },
 };
 #undef FIELD
 
@@ -92,18 +91,16 @@ enum { STATE_FIELDS = sizeof state_fields / sizeof *state_fields };
 
 static bool state_from_json(TrainState *s, const JsonNode *root, Error *err) {
     if (root->type != JSON_OBJECT) return fail(err, "not a JSON object");
+    memset(s, 0, sizeof *s);
+    s->val_loss = NAN;
     for (int i = 0; i < STATE_FIELDS; i++) {
         const char *key = state_fields[i].key, *only = state_fields[i].only;
         void *at = (char *)s + state_fields[i].at;
         int64_t most = strcmp(key, "workers") == 0 ? (int64_t)MAX_WORKERS : COUNT_MOST;
-        bool there = !only || json_get(root, only), good = true;
-        if (state_fields[i].type == STATE_COUNT) *(int64_t *)at = 0;
-        if (state_fields[i].type == STATE_REAL) *(double *)at = state_fields[i].none;
-        if (!there) continue;
-        if (state_fields[i].type == STATE_REAL)
-            good = json_get_double((double *)at, root, key, err);
-        else good = json_get_int((int64_t *)at, root, key, 0, most, err);
-        if (!good) return false;
+        if (only && !json_get(root, only)) continue;
+        if (!(state_fields[i].type == STATE_REAL
+              ? json_get_double((double *)at, root, key, err)
+              : json_get_int((int64_t *)at, root, key, 0, most, err))) return false;
     }
     return json_need(root, "options", JSON_OBJECT, err) != NULL;
 }
@@ -150,8 +147,7 @@ static bool state_lacks(const TrainState *s, const char *key) {
     while (strcmp(state_fields[i].key, key) != 0) i++;
     const void *at = (const char *)s + state_fields[i].at;
     if (state_fields[i].type == STATE_COUNT) return *(const int64_t *)at == 0;
-    double x = *(const double *)at;
-    return isnan(state_fields[i].none) ? !isfinite(x) : x == 0.0;
+    return *(const double *)at == 0.0 || !isfinite(*(const double *)at);
 }
 
 static bool state_write(const Checkpoint *k, const char *dir, Error *err) {
@@ -182,24 +178,6 @@ static bool tokenizer_write(const Checkpoint *k, const char *dir, Error *err) {
     return text_save(&b, dir, "tokenizer_config.json", err);
 }
 
-static const float *pull_next(Pull *p) {
-    Series s = series_at(p->series);
-    const float *elements = p->k->source(p->k->from, s.what, s.worker, p->bucket);
-    if (++p->bucket == gpt2_n_buckets(&p->k->config)) {
-        p->bucket = 0;
-        p->series++;
-    }
-    return elements;
-}
-
-void pull_rest(Pull *p) {
-    for (int file = 0; file < N_FILES; file++) {
-        int end = kept_file_first(file + 1, p->k->state.workers);
-        while (p->series < end && kept_file_has(p->k, file)) pull_next(p);
-        if (p->series < end) p->series = end;
-    }
-}
-
 // The names and shapes of n series, from `first` on. Free it with free().
 static SafeOutput *tensors_list(const Config *c, int first, size_t n) {
     size_t n_tensors = (size_t)gpt2_n_tensors(c);
@@ -216,30 +194,34 @@ static SafeOutput *tensors_list(const Config *c, int first, size_t n) {
     return out;
 }
 
-// Writes the file at the save's position, bucket by bucket.
-static bool tensors_write(const char *dir, KeptFile file, Pull *p, Error *err) {
-    Path path = path_join(dir, kept_file_names[file]);
+// Writes one file, bucket by bucket; after an error, and with dir NULL, it makes the calls alone.
+static bool tensors_write(const char *dir, KeptFile file, const Checkpoint *k, Error *err) {
+    Path path = path_join(dir ? dir : "", kept_file_names[file]);
     Error later;
-    const Config *c = &p->k->config;
-    int end = kept_file_first(file + 1, p->k->state.workers), n_buckets = gpt2_n_buckets(c);
-    p->series = kept_file_first(file, p->k->state.workers);
-    size_t n = (size_t)(end - p->series);
-    SafeOutput *out = tensors_list(c, p->series, n);
-    int fd = safetensors_create(path.text, out, n * (size_t)gpt2_n_tensors(c), err);
-    free(out);
-    bool put = fd >= 0;
-    for (size_t i = 0; put && i < n * (size_t)n_buckets; i++) {
-        size_t bytes = gpt2_bucket(c, p->bucket).count * sizeof(float);
-        put = file_put(fd, pull_next(p), bytes, path.text, err);
+    const Config *c = &k->config;
+    int first = kept_file_first(file, k->state.workers), fd = -1;
+    int end = kept_file_first(file + 1, k->state.workers), n = end - first;
+    if (dir) {
+        SafeOutput *out = tensors_list(c, first, (size_t)n);
+        fd = safetensors_create(path.text, out, (size_t)n * (size_t)gpt2_n_tensors(c), err);
+        free(out);
     }
+    bool put = fd >= 0;
+    for (int i = first; i < end; i++)
+        for (int b = 0; b < gpt2_n_buckets(c); b++) {
+            Series s = series_at(i);
+            const float *elements = k->source(k->from, s.what, s.worker, b);
+            size_t bytes = gpt2_bucket(c, b).count * sizeof *elements;
+            put = put && file_put(fd, elements, bytes, path.text, err);
+        }
     return fd >= 0 && file_close(fd, path.text, put ? err : &later) && put;
 }
 
-bool checkpoint_write_files(const char *dir, Pull *p, Error *err) {
+bool checkpoint_write_files(const char *dir, const Checkpoint *k, Error *err) {
     for (int file = 0; file < N_FILES; file++)
-        if (kept_file_has(p->k, file) && !tensors_write(dir, (KeptFile)file, p, err)) return false;
-    return config_write(p->k, dir, err)
-        && tokenizer_write(p->k, dir, err)
-        && state_write(p->k, dir, err)
+        if (kept_file_has(k, file) && !tensors_write(dir, (KeptFile)file, k, err)) dir = NULL;
+    return dir && config_write(k, dir, err)
+        && tokenizer_write(k, dir, err)
+        && state_write(k, dir, err)
         && dir_sync(dir, err);
 }

@@ -547,13 +547,8 @@ bool checkpoint_load_state(TrainState *s, Json *json, const char *dir, Error *er
 
 // ---- checkpoint.c: writing the files of one checkpoint ----
 
-// A save's position in its sequence of calls to Checkpoint.source.
-typedef struct { const Checkpoint *k; int series, bucket; } Pull;
-
-bool checkpoint_write_files(const char *dir, Pull *p, Error *err);
-
-// Makes the calls that remain.
-void pull_rest(Pull *p);
+// Makes all calls of k->source, also after an error. dir NULL: makes the calls alone.
+bool checkpoint_write_files(const char *dir, const Checkpoint *k, Error *err);
 
 // ---- run_folder.c: names, the link, removing old checkpoints ----
 

@@ -330,17 +330,16 @@ bool checkpoint_clear(const char *out, Error *err) {
     return good;
 }
 
-static bool checkpoint_write(const char *out, Pull *p, int keep, Error *err) {
-    const Checkpoint *k = p->k;
+bool checkpoint_save(const char *out, const Checkpoint *k, int keep, Error *err) {
     StepName name = checkpoint_name(out, k->state.step), before = latest_name(out);
     char hidden[80];
     Error later;
     snprintf(hidden, sizeof hidden, ".tmp-%s", name.text);
     Path temporary = path_join(out, hidden), final = path_join(out, name.text);
-    if (!path_remove(temporary.text, err)) return false;
-    if (mkdir(temporary.text, 0777) != 0)
-        return fail(err, "%s: cannot create it: %s", temporary.text, strerror(errno));
-    bool written = checkpoint_write_files(temporary.text, p, err)
+    bool made = path_remove(temporary.text, err);
+    if (made && mkdir(temporary.text, 0777) != 0)
+        made = fail(err, "%s: cannot create it: %s", temporary.text, strerror(errno));
+    bool written = checkpoint_write_files(made ? temporary.text : NULL, k, err)
                 && checkpoint_remove(out, name.text, err);       // an older one of the same step
     if (written && rename(temporary.text, final.text) != 0)
         written = fail(err, "%s: cannot rename it: %s", temporary.text, strerror(errno));
@@ -357,14 +356,7 @@ static bool checkpoint_write(const char *out, Pull *p, int keep, Error *err) {
     return checkpoint_prune(out, k->state.step, (size_t)keep, err);
 }
 
-bool checkpoint_save(const char *out, const Checkpoint *k, int keep, Error *err) {
-    Pull p = { k, 0, 0 };
-    bool saved = checkpoint_write(out, &p, keep, err);
-    pull_rest(&p);
-    return saved;
-}
-
 void checkpoint_follow(const Checkpoint *k) {
-    Pull p = { k, 0, 0 };
-    pull_rest(&p);
+    Error none;
+    checkpoint_write_files(NULL, k, &none);
 }
