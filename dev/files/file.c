@@ -259,13 +259,6 @@ void floats_read(float *out, const unsigned char *in, size_t n, FloatType type) 
     else for (size_t i = 0; i < n; i++) out[i] = float_at(in, i, type);
 }
 
-void floats_to_f16(unsigned char *out, const float *in, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        uint16_t half = f16_from_float(in[i]);
-        memcpy(out + 2*i, &half, sizeof half);
-    }
-}
-
 void floats_transpose(float *out, const unsigned char *in, size_t rows, size_t cols,
                       FloatType type) {
     enum { SQUARE = 32 };

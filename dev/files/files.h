@@ -81,9 +81,6 @@ uint16_t f16_from_float(float x);
 // out (n) = the elements of a file, exactly.
 void floats_read(float *out, const unsigned char *in, size_t n, FloatType type);
 
-// out (2n bytes) = in (n) as halves. Both may begin at the same place.
-void floats_to_f16(unsigned char *out, const float *in, size_t n);
-
 // out (rows, cols) = the transpose of in (cols, rows), in square tiles that fit the L1 cache.
 void floats_transpose(float *out, const unsigned char *in, size_t rows, size_t cols,
                       FloatType type);
@@ -222,11 +219,8 @@ bool safetensors_open(SafeTensors *s, const char *path, Error *err);
 // Adds the tensors of another file (a shard of the same model) to those of s, which may be zeros.
 bool safetensors_add(SafeTensors *s, const char *path, Error *err);
 
-// Whether safetensors_read supports the tensor's type.
+// Whether floats_read supports the tensor's type.
 bool safetensors_is_real(const SafeTensor *t, Error *err);
-
-// out (t->count) = the tensor as floats. BF16 and F16 are widened, exactly.
-bool safetensors_read(float *out, const SafeTensor *t, Error *err);
 
 // ---- writing ----
 

@@ -356,7 +356,10 @@ bool gguf_append(int fd, float *in, const Tensor *t, FloatType type, float *scra
         floats_transpose(scratch, (const unsigned char *)in, t->cols, t->rows, FLOAT_32);
         in = scratch;
     }
-    if (gguf_type(t, type) == FLOAT_16) floats_to_f16((unsigned char *)in, in, t->count);
+    for (size_t i = 0; gguf_type(t, type) == FLOAT_16 && i < t->count; i++) {
+        uint16_t half = f16_from_float(in[i]);
+        memcpy((unsigned char *)in + 2*i, &half, sizeof half);       // not beyond in[i]
+    }
     return file_put(fd, in, bytes, path, err)
         && file_put(fd, zeros, (size_t)gguf_align(bytes, GGUF_ALIGNMENT) - bytes, path, err);
 }

@@ -223,41 +223,26 @@ static bool json_string(JsonReader *r) {
 
 static bool json_value(JsonReader *r, int depth);
 
-static bool json_array(JsonReader *r, size_t array, int depth) {
-    if (json_peek(r) == ']') return true;
-    for (;;) {
-        if (!json_value(r, depth)) return false;
-        r->out->root[array].length++;
-        int c = json_peek(r);
-        if (c == ']') return true;
-        if (c != ',') return json_expected(r, "',' or ']'");
-        r->at++;
-    }
-}
-
-static bool json_object(JsonReader *r, size_t object, int depth) {
-    if (json_peek(r) == '}') return true;
-    for (;;) {
-        if (json_peek(r) != '"') return json_expected(r, "a key in quotes");
-        if (!json_string(r)) return false;
-        if (json_peek(r) != ':') return json_expected(r, "':'");
-        r->at++;
-        if (!json_value(r, depth)) return false;
-        r->out->root[object].length++;
-        int c = json_peek(r);
-        if (c == '}') return true;
-        if (c != ',') return json_expected(r, "',' or '}'");
-        r->at++;
-    }
+static bool json_key(JsonReader *r) {
+    if (json_peek(r) != '"') return json_expected(r, "a key in quotes");
+    if (!json_string(r)) return false;
+    if (json_peek(r) != ':') return json_expected(r, "':'");
+    r->at++;
+    return true;
 }
 
 static bool json_container(JsonReader *r, JsonType type, int depth) {
+    const bool array = type == JSON_ARRAY;
     if (depth == JSON_MAX_DEPTH)
         return fail(r->err, "byte %zu: nested more than %d deep", r->at, JSON_MAX_DEPTH);
-    size_t v = json_append(r, type, r->at);
-    r->at++;
-    if (type == JSON_ARRAY ? !json_array(r, v, depth + 1) : !json_object(r, v, depth + 1))
-        return false;
+    size_t v = json_append(r, type, r->at++);
+    for (int c = json_peek(r), close = array ? ']' : '}'; c != close; ) {
+        if ((!array && !json_key(r)) || !json_value(r, depth + 1)) return false;
+        r->out->root[v].length++;
+        c = json_peek(r);
+        if (c != ',' && c != close) return json_expected(r, array ? "',' or ']'" : "',' or '}'");
+        r->at += c == ',';
+    }
     r->at++;                                             // the closing bracket
     r->out->root[v].span = r->out->n_nodes - v;
     return true;

@@ -147,12 +147,6 @@ bool safetensors_is_real(const SafeTensor *t, Error *err) {
         || fail(err, "tensor \"%.80s\" is %s; expected F32, BF16 or F16", t->name, t->dtype->name);
 }
 
-bool safetensors_read(float *out, const SafeTensor *t, Error *err) {
-    if (!safetensors_is_real(t, err)) return false;
-    floats_read(out, t->data, t->count, t->dtype->type);
-    return true;
-}
-
 // ---- writing ----
 
 static size_t safetensors_output_count(const SafeOutput *t) {

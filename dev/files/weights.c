@@ -157,63 +157,60 @@ static bool weights_is_mask(const char *name) {
     return ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias");
 }
 
-// The output head of a file of weights; NULL: none.
-static const SafeTensor *weights_head(const TensorFile *f) {
-    for (size_t i = 0; f->first == KEPT_WEIGHTS && i < f->s.n_tensors; i++)
-        if (strcmp(plain_name(f->s.tensors[i].name).text, "lm_head.weight") == 0)
-            return &f->s.tensors[i];
-    return NULL;
-}
-
-// The first tensor that is neither in the table nor a mask or a head among weights; NULL: none.
-static const SafeTensor *tensor_file_stranger(const TensorFile *f) {
-    const SafeTensor *head = weights_head(f);
-    for (size_t i = 0; i < f->s.n_tensors; i++) {
-        const SafeTensor *t = &f->s.tensors[i];
-        bool mask = f->first == KEPT_WEIGHTS && weights_is_mask(t->name);
-        if (!mask && t != head && tensor_file_place(f, t->name) < 0) return t;
-    }
-    return NULL;
-}
+// What a file holds beside the tensors of the table: the output head of weights, and the first
+// tensor that is nothing we know. NULL: none.
+typedef struct { const SafeTensor *head, *stranger; } Others;
 
 // Fills f->tensors from f->s: a tensor may be there once. A head without an embedding is both:
 // safetensors' save_model writes tied weights under one name.
-static bool tensor_file_index(TensorFile *f, size_t total, Error *err) {
-    const SafeTensor *head = weights_head(f);
+static bool tensor_file_index(TensorFile *f, Others *others, size_t total, Error *err) {
+    const bool weights = f->first == KEPT_WEIGHTS;
     int n = gpt2_n_tensors(&f->config);
+    memset(others, 0, sizeof *others);
     f->tensors = (const SafeTensor **)alloc_or_die(total * sizeof *f->tensors, "tensors");
     for (size_t i = 0; i < f->s.n_tensors; i++) {
         const SafeTensor *t = &f->s.tensors[i];
         int64_t at = tensor_file_place(f, t->name);
+        bool head = weights && strcmp(plain_name(t->name).text, "lm_head.weight") == 0;
+        if (head && !others->head) others->head = t;
+        if (at < 0 && t != others->head && !(weights && weights_is_mask(t->name))
+            && !others->stranger) others->stranger = t;
         if (at < 0) continue;
         Tensor wanted = gpt2_tensor(&f->config, (int)(at % n));
         if (f->tensors[at])
             return fail(err, "two tensors are called \"%s%s\"",
                         series_prefix(f->first + (int)(at / n)).text, wanted.key);
         f->tensors[at] = t;
-        if (f->first != KEPT_WEIGHTS || wanted.init == INIT_ZEROS) f->biases = true;
-        if (wanted.kind == QKV_W && t->n_dims == 2 && f->first == KEPT_WEIGHTS)
-            f->linear = t->dims[0] > t->dims[1];
+        if (!weights || wanted.init == INIT_ZEROS) f->biases = true;
+        if (wanted.kind == QKV_W && t->n_dims == 2 && weights) f->linear = t->dims[0] > t->dims[1];
     }
-    if (head && !f->tensors[WTE]) f->tensors[WTE] = head;
+    if (others->head && !f->tensors[WTE]) f->tensors[WTE] = others->head;
     return true;
 }
 
-// Every tensor of the table must be present, in the right shape. But weights may be without all
-// biases (nanoGPT's bias=False): then these are 0.
+// Every tensor of the table must be present, in the right shape, and no others; a head must repeat
+// the embedding. But weights may be without all biases (nanoGPT's bias=False): then these are 0.
 static bool tensor_file_check(TensorFile *f, Error *err) {
     size_t n = (size_t)gpt2_n_tensors(&f->config), total = (size_t)(f->end - f->first) * n;
-    if (!tensor_file_index(f, total, err)) return false;
-    const SafeTensor *other = tensor_file_stranger(f);
+    Others o;
+    if (!tensor_file_index(f, &o, total, err)) return false;
     for (size_t i = 0; i < total; i++) {
         Tensor wanted = gpt2_tensor(&f->config, (int)(i % n));
         if (f->tensors[i] && !tensor_check(f->tensors[i], &wanted, f->linear, err)) return false;
         if (f->tensors[i] || (wanted.init == INIT_ZEROS && !f->biases)) continue;
         return fail(err, "tensor \"%s%s\" is missing%s%.80s%s",
                     series_prefix(f->first + (int)(i / n)).text, wanted.key,
-                    other ? "; the file has \"" : "", other ? other->name : "", other ? "\"" : "");
+                    o.stranger ? "; the file has \"" : "", o.stranger ? o.stranger->name : "",
+                    o.stranger ? "\"" : "");
     }
-    return true;
+    if (o.stranger)
+        return fail(err, f->first == KEPT_WEIGHTS
+                    ? "tensor \"%.80s\" is not part of the GPT-2 that config.json describes"
+                    : "tensor \"%.80s\" does not belong in this file", o.stranger->name);
+    const SafeTensor *wte = f->tensors[WTE];
+    return !o.head || (wte->dtype == o.head->dtype && wte->count == o.head->count
+                       && memcmp(wte->data, o.head->data, o.head->end - o.head->begin) == 0)
+        || fail(err, "lm_head.weight differs from wte.weight; only tied weights are supported");
 }
 
 // ---- opening ----
@@ -282,19 +279,6 @@ static bool weights_open(TensorFile *f, const char *dir, Error *err) {
     return weights_foreign_in(dir, err) && fail(err, "%s: model.safetensors is missing", dir);
 }
 
-// Refuses tensors that the table does not name, and a head that does not repeat the embedding.
-static bool tensor_file_check_others(const TensorFile *f, Error *err) {
-    const SafeTensor *t = tensor_file_stranger(f), *head = weights_head(f);
-    if (t)
-        return fail(err, f->first == KEPT_WEIGHTS
-                    ? "tensor \"%.80s\" is not part of the GPT-2 that config.json describes"
-                    : "tensor \"%.80s\" does not belong in this file", t->name);
-    const SafeTensor *wte = head ? f->tensors[WTE] : NULL;
-    if (!head || (wte->dtype == head->dtype && wte->count == head->count
-                  && memcmp(wte->data, head->data, head->end - head->begin) == 0)) return true;
-    return fail(err, "lm_head.weight differs from wte.weight; only tied weights are supported");
-}
-
 void tensor_file_close(TensorFile *f) {
     free(f->tensors);
     safetensors_close(&f->s);
@@ -335,7 +319,7 @@ bool tensor_file_open(TensorFile *f, const char *path, KeptFile file, int64_t wo
                         kept_file_names[file], (long long)workers);
         good = file == FILE_WEIGHTS ? weights_open(f, path, err)
                                     : safetensors_open(&f->s, f->path.text, err);
-        if (good && !(tensor_file_check(f, &why) && tensor_file_check_others(f, &why)))
+        if (good && !tensor_file_check(f, &why))
             good = fail(err, "%s: %s", f->path.text, why.text);
     }
     if (!good) tensor_file_close(f);
@@ -367,18 +351,6 @@ static void weights_warn(TensorFile *f, const float *elements, int bucket) {
     }
 }
 
-// out (t->count) = the tensor t as we keep it; `from` is the file's.
-static void tensor_file_tensor(float *out, const TensorFile *f, const SafeTensor *from,
-                               const Tensor *t) {
-    Error none;
-    if (!from)
-        memset(out, 0, t->count * sizeof *out);
-    else if (f->linear && t->layer >= 0 && !tensor_is_vector(t))
-        floats_transpose(out, from->data, t->rows, t->cols, from->dtype->type);
-    else
-        safetensors_read(out, from, &none);
-}
-
 void tensor_file_bucket(float *elements, TensorFile *f, Kept what, int worker, int bucket) {
     const Config *c = &f->config;
     Range range = gpt2_bucket(c, bucket);
@@ -391,8 +363,12 @@ void tensor_file_bucket(float *elements, TensorFile *f, Kept what, int worker, i
     for (int i = gpt2_bucket_tensor(c, bucket); i < end; i++) {
         Tensor t = gpt2_tensor(c, i);
         float *out = elements + t.offset - range.begin;
+        const SafeTensor *from = f->tensors ? f->tensors[first + (size_t)i] : NULL;
         if (f->gguf.tensors) gguf_tensor(out, &f->gguf, i);
-        else tensor_file_tensor(out, f, f->tensors[first + (size_t)i], &t);
+        else if (!from) memset(out, 0, t.count * sizeof *out);
+        else if (f->linear && t.layer >= 0 && !tensor_is_vector(&t))
+            floats_transpose(out, from->data, t.rows, t.cols, from->dtype->type);
+        else floats_read(out, from->data, t.count, from->dtype->type);
     }
     if (what == KEPT_WEIGHTS) weights_warn(f, elements, bucket);
 }
