@@ -212,8 +212,8 @@ planted_faults_in_the_exchange_are_found() {
     plant 4 exchange_fault_found << 'FAULTS'
 dev/ranks/comm_nccl.c|/^[a-z ]*void comm_arrived/,/^}/ s/    COMM_CUDA(.*//
 dev/ranks/comm_nccl.c|/^[a-z ]*void comm_begin/,/^}/ s/    COMM_CUDA(cudaStreamWaitEvent(.*//
-dev/ranks/comm.c|/^[a-z ]*void scatter_sum_near/,/^}/ s/terms\[i\] = /terms[(i + 1) % c->near.size] = /
-dev/ranks/comm.c|/^[a-z ]*void comm_find_levels/,/^}/ s/c->near.size, c->near.size);/c->near.size, 1);/
+dev/ranks/comm.c|/^[a-z ]*void scatter_sum_near/,/^}/ s/terms\[i\] = /terms[(i + 1) % c->near] = /
+dev/ranks/comm.c|s/int peer = rank_on(c, m, own_index(c));/int peer = c->rank \/ c->far * c->far + m;/
 FAULTS
     unset BATCHWISE_HOSTS
 }

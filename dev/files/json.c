@@ -266,18 +266,13 @@ void json_free(Json *j) {
     memset(j, 0, sizeof *j);
 }
 
-static bool json_whole_text(JsonReader *r) {
-    if (json_peek(r) == '<')
-        return json_fail(r, r->at, "this is a web page (HTML), not JSON: the download failed");
-    if (!json_value(r, 0)) return false;
-    return json_peek(r) < 0 || json_expected(r, "the end of the text");
-}
-
 bool json_parse(Json *j, const char *text, size_t n, Error *err) {
     memset(j, 0, sizeof *j);
     j->strings = (char *)alloc_or_die(n + 1, "JSON");
     JsonReader r = { (const unsigned char *)text, n, 0, j, 0, j->strings, err };
-    bool parsed = json_whole_text(&r);
+    bool page = json_peek(&r) == '<', parsed = !page && json_value(&r, 0)
+             && (json_peek(&r) < 0 || json_expected(&r, "the end of the text"));
+    if (page) json_fail(&r, r.at, "this is a web page (HTML), not JSON: the download failed");
     if (!parsed) json_free(j);
     return parsed;
 }

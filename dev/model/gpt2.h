@@ -120,7 +120,8 @@ typedef enum {
     KEPT_WEIGHTS, KEPT_EXP_AVG, KEPT_EXP_AVG_SQ, KEPT_OUTER_MOMENTUM, KEPT_AVERAGE, N_KEPT
 } Kept;
 
-// The same for all tensors of a bucket: p (gpt2_bucket(c, bucket).count).
+// GPT-2's initialisation of a bucket (Radford et al. 2019, section 2.3, for the residual
+// projections): p (gpt2_bucket(c, bucket).count). Each tensor draws from a random stream of its own.
 void gpt2_init_bucket(float *p, const Config *c, int bucket, uint64_t seed);
 
 // ---- floating-point operations ----

@@ -22,16 +22,6 @@ Slice comm_slice(size_t count, int rank, int size) {
     return s;
 }
 
-// Splits all ranks into groups of `size` ranks that lie `stride` apart, and returns the group of
-// `rank`. Of 8 ranks: size 4, stride 1: 0-3 and 4-7. Size 2, stride 4: 0 4, 1 5, 2 6 and 3 7.
-static CommGroup comm_split(int rank, int size, int stride) {
-    int index = rank / stride % size;
-    CommGroup g = { rank - index*stride, stride, size, index };
-    return g;
-}
-
-int comm_member(CommGroup g, int index) { return g.first + index*g.stride; }
-
 // ---- what a rank holds ----
 
 size_t comm_bytes(int ranks) {
@@ -41,7 +31,7 @@ size_t comm_bytes(int ranks) {
 Comm *comm_whole(Comm *c) { return c->whole ? c->whole : c; }
 
 int comm_peer(const Comm *c, int peer) {
-    return c->whole ? comm_member(c->members, peer) : peer;
+    return c->whole ? c->first + peer*c->stride : peer;
 }
 
 #if defined(COMM_ON_GPU)
@@ -58,21 +48,16 @@ void comm_cuda_check(cudaError_t status, const char *call) {
 // Piece k of a collective: elements at ... at+most-1 of every slice.
 typedef struct { size_t k, at, most; } Piece;
 
-// The size of a collective's pieces.
-static size_t piece_size(const Comm *c, size_t count) {
-    size_t size = comm_slice(count, 0, c->size).count / COMM_PIECES / 64 * 64;
-    if (size < COMM_LEAST) size = COMM_LEAST;
-    return size < c->piece ? size : c->piece;
-}
-
 static Piece piece_at(const Comm *c, const CommOp *op, size_t k) {
-    size_t size = piece_size(c, op->count);
+    size_t size = comm_slice(op->count, 0, c->size).count / COMM_PIECES / 64 * 64;
+    if (size < COMM_LEAST) size = COMM_LEAST;
+    if (size > c->piece) size = c->piece;
     Piece p = { k, k*size, size };
     return p;
 }
 
 static size_t piece_count(const Comm *c, const CommOp *op) {
-    size_t size = piece_size(c, op->count);
+    size_t size = piece_at(c, op, 0).most;
     return (comm_slice(op->count, 0, c->size).count + size - 1) / size;
 }
 
@@ -98,8 +83,10 @@ static int group_near(Piece p) { return (int)(p.k % COMM_BUFFERS); }
 
 static int group_far(Piece p) { return (int)(p.k % COMM_BUFFERS) + COMM_BUFFERS; }
 
-// The rank of number `index` on machine m. In one level, all ranks are on machine 0.
-static int rank_on(const Comm *c, int m, int index) { return m*c->near.size + index; }
+// The rank of number `index` on machine m; this rank's two. In one level, all are on machine 0.
+static int rank_on(const Comm *c, int m, int index) { return m*c->near + index; }
+static int own_machine(const Comm *c) { return c->rank / c->near; }
+static int own_index(const Comm *c) { return c->rank % c->near; }
 
 // ---- reduce-scatter ----
 
@@ -133,10 +120,10 @@ static void scatter_near(Comm *c, const CommOp *op, Piece p) {
                                           + comm_slice(op->count, r, c->size).begin,
                     piece_of(c, op, p, r));
     comm_begin(c, group_near(p));
-    for (int i = 0; i < c->near.size; i++) {
-        int peer = comm_member(c->near, i);
-        for (int m = 0; m < c->far.size && peer != c->rank; m++) {
-            int theirs = rank_on(c, m, i), own = rank_on(c, m, c->near.index);
+    for (int i = 0; i < c->near; i++) {
+        int peer = rank_on(c, own_machine(c), i);
+        for (int m = 0; m < c->far && peer != c->rank; m++) {
+            int theirs = rank_on(c, m, i), own = rank_on(c, m, own_index(c));
             size_t n_out = piece_of(c, op, p, theirs), n_in = piece_of(c, op, p, own);
             if (n_out > 0) comm_send(c, peer, scatter_own(c, op, p, theirs), n_out*bytes);
             if (n_in > 0) comm_receive(c, peer, slot_in(c, p, theirs), n_in*bytes);
@@ -149,15 +136,15 @@ static void scatter_near(Comm *c, const CommOp *op, Piece p) {
 // which level 1 leaves free.
 static void scatter_sum_near(Comm *c, const CommOp *op, Piece p) {
     const void *terms[COMM_MAX_RANKS];
-    bool last = c->far.size == 1;
+    bool last = c->far == 1;
     comm_arrived(c, group_near(p));
-    for (int m = 0; m < c->far.size; m++) {
-        int own = rank_on(c, m, c->near.index);
-        for (int i = 0; i < c->near.size; i++)
-            terms[i] = i == c->near.index ? scatter_own(c, op, p, own)
-                                          : slot_in(c, p, rank_on(c, m, i));
-        if (last) scatter_write(c, op, p, terms, c->near.size, op->type);
-        else comm_sum_terms(c, (float *)slot_in(c, p, own), terms, c->near.size, 1.0f, op->type,
+    for (int m = 0; m < c->far; m++) {
+        int own = rank_on(c, m, own_index(c));
+        for (int i = 0; i < c->near; i++)
+            terms[i] = i == own_index(c) ? scatter_own(c, op, p, own)
+                                         : slot_in(c, p, rank_on(c, m, i));
+        if (last) scatter_write(c, op, p, terms, c->near, op->type);
+        else comm_sum_terms(c, (float *)slot_in(c, p, own), terms, c->near, 1.0f, op->type,
                             COMM_WRITE, piece_of(c, op, p, own));
     }
 }
@@ -166,10 +153,10 @@ static void scatter_sum_near(Comm *c, const CommOp *op, Piece p) {
 // they arrive in a neighbour's slots, which level 1 has read.
 static void scatter_far(Comm *c, const CommOp *op, Piece p) {
     comm_begin(c, group_far(p));
-    for (int m = 0; m < c->far.size; m++) {
-        int peer = comm_member(c->far, m);
+    for (int m = 0; m < c->far; m++) {
+        int peer = rank_on(c, m, own_index(c));
         size_t n_out = piece_of(c, op, p, peer), n_in = piece_of(c, op, p, c->rank);
-        char *received = slot_in(c, p, rank_on(c, m, c->near.index ^ 1));
+        char *received = slot_in(c, p, rank_on(c, m, own_index(c) ^ 1));
         if (peer == c->rank) continue;
         if (n_out > 0) comm_send(c, peer, slot_in(c, p, peer), n_out * sizeof(float));
         if (n_in > 0) comm_receive(c, peer, received, n_in * sizeof(float));
@@ -180,16 +167,16 @@ static void scatter_far(Comm *c, const CommOp *op, Piece p) {
 static void scatter_sum_far(Comm *c, const CommOp *op, Piece p) {
     const void *terms[COMM_MAX_RANKS];
     comm_arrived(c, group_far(p));
-    for (int m = 0; m < c->far.size; m++)
-        terms[m] = slot_in(c, p, m == c->far.index ? c->rank : rank_on(c, m, c->near.index ^ 1));
-    scatter_write(c, op, p, terms, c->far.size, COMM_FP32);
+    for (int m = 0; m < c->far; m++)
+        terms[m] = slot_in(c, p, m == own_machine(c) ? c->rank : rank_on(c, m, own_index(c) ^ 1));
+    scatter_write(c, op, p, terms, c->far, COMM_FP32);
 }
 
 // Piece k travels within the machine while piece k-1 is summed. Its buffer is free again once piece
 // k-2 has been summed in both levels.
 static void run_reduce_scatter(Comm *c, const CommOp *op) {
     size_t pieces = piece_count(c, op);
-    bool two_levels = c->far.size > 1;
+    bool two_levels = c->far > 1;
     for (size_t k = 0; k < pieces + 2; k++) {
         if (two_levels && k >= 2) scatter_sum_far(c, op, piece_at(c, op, k - 2));
         if (k < pieces) scatter_near(c, op, piece_at(c, op, k));
@@ -216,17 +203,17 @@ static void gather_swap(Comm *c, const CommOp *op, Piece p, int peer, int own, i
 
 // Between machines: this rank's slice to the ranks of this number.
 static void gather_far(Comm *c, const CommOp *op, Piece p) {
-    for (int m = 0; m < c->far.size; m++) {
-        int peer = comm_member(c->far, m);
+    for (int m = 0; m < c->far; m++) {
+        int peer = rank_on(c, m, own_index(c));
         if (peer != c->rank) gather_swap(c, op, p, peer, c->rank, peer);
     }
 }
 
 // Within the machine: the slices of this number of all machines.
 static void gather_near(Comm *c, const CommOp *op, Piece p) {
-    for (int i = 0; i < c->near.size; i++)
-        for (int m = 0; m < c->far.size && i != c->near.index; m++)
-            gather_swap(c, op, p, comm_member(c->near, i), rank_on(c, m, c->near.index),
+    for (int i = 0; i < c->near; i++)
+        for (int m = 0; m < c->far && i != own_index(c); m++)
+            gather_swap(c, op, p, rank_on(c, own_machine(c), i), rank_on(c, m, own_index(c)),
                         rank_on(c, m, i));
 }
 
@@ -351,6 +338,12 @@ Ticket comm_fetch(Comm *c, void *data, const void *own, size_t bytes, int from) 
 
 // ---- small messages between CPUs: each call returns when its data has arrived ----
 
+#if !defined(WITH_NCCL)
+void comm_collect_now(Comm *c, void *all, const void *own, size_t bytes) {
+    comm_wait(c, comm_collect_there(c, all, own, bytes));
+}
+#endif
+
 void comm_collect(Comm *c, void *all, const void *own, size_t bytes) {
     assert(bytes <= COMM_SMALL);
     if (c->size == 1) memcpy(all, own, bytes);
@@ -382,8 +375,9 @@ void comm_agree(Comm *c, const char *what, uint64_t number) {
 }
 
 void comm_agree_json(Comm *c, const char *json) {
-    char *all = (char *)alloc_or_die((size_t)c->size * COMM_SMALL, "the ranks' configurations");
-    char *own = (char *)alloc_or_die(COMM_SMALL, "a rank's configuration");
+    size_t n_all = (size_t)c->size * COMM_SMALL;
+    char *all = (char *)alloc_or_die(n_all + COMM_SMALL, "the ranks' configurations");
+    char *own = all + n_all;
     snprintf(own, COMM_SMALL, "%s", json);
     comm_collect(c, all, own, COMM_SMALL);
     for (int r = 1; r < c->size; r++) {
@@ -396,7 +390,6 @@ void comm_agree_json(Comm *c, const char *json) {
             n_there, there + begin, n, all + begin);
     }
     free(all);
-    free(own);
 }
 
 // Name of this rank's machine. BATCHWISE_HOSTS="a,a,b,b" names each rank's machine instead of the
@@ -417,8 +410,8 @@ static void comm_find_levels(Comm *c) {
     int G = c->local_size;
     bool regular = G > 1 && (G & (G - 1)) == 0 && G*c->hosts == c->size;
     for (int r = 0; r < c->size; r++) regular = regular && c->host[r] == r / G;
-    c->near = comm_split(c->rank, regular ? G : c->size, 1);
-    c->far = comm_split(c->rank, c->size / c->near.size, c->near.size);
+    c->near = regular ? G : c->size;
+    c->far = c->size / c->near;
 }
 
 // Sets hosts, host, local_rank, local_size and the levels. first (size): the first rank that is on
@@ -457,9 +450,10 @@ void comm_group(Comm *c, Comm *whole, int size, int stride) {
     int first[COMM_MAX_RANKS];
     *c = *whole;
     c->whole = whole;
-    c->members = comm_split(whole->rank, size, stride);
-    c->rank = c->members.index;
+    c->rank = whole->rank / stride % size;
     c->size = size;
+    c->first = whole->rank - c->rank*stride;
+    c->stride = stride;
     for (int r = 0; r < size; r++) {
         int machine = whole->host[comm_peer(c, r)];
         for (first[r] = 0; whole->host[comm_peer(c, first[r])] != machine; ) first[r]++;
@@ -503,11 +497,6 @@ CommCounters comm_counters(Comm *c) {
     CommCounters none = { 0.0, 0.0, 0, 0 };
     (void)c;
     return none;
-}
-
-void comm_collect_now(Comm *c, void *all, const void *own, size_t bytes) {
-    (void)c, (void)all, (void)own, (void)bytes;
-    assert(!"one rank alone has no collectives");
 }
 
 bool comm_open(Comm *c, double timeout, Error *err) {

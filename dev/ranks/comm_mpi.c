@@ -131,11 +131,6 @@ CommCounters comm_counters(Comm *c) {
     return counters;
 }
 
-void comm_collect_now(Comm *c, void *all, const void *own, size_t bytes) {
-    CommOp op = { OP_COLLECT, all, own, 0, bytes, 1.0f, COMM_FP32, COMM_WRITE, 0, c };
-    comm_wait(c, comm_queue(c, op));
-}
-
 // Waits for the next collective; false if the queue is empty and comm_close was called.
 static bool comm_next(Comm *c, CommOp *op) {
     CommBackend *b = c->backend;

@@ -116,12 +116,6 @@ typedef struct { size_t begin, count; } Slice;
 // last ranks may have less, or nothing.
 Slice comm_slice(size_t count, int rank, int size);
 
-// A group of `size` ranks: first, first + stride, first + 2*stride ... This rank is the one at
-// `index`.
-typedef struct { int first, stride, size, index; } CommGroup;
-
-int comm_member(CommGroup g, int index);
-
 // ---- what a rank holds ----
 
 enum {
@@ -175,12 +169,13 @@ typedef struct CommBackend CommBackend;    // the state of comm_mpi.c or comm_nc
 struct Comm {
     int rank, size;
     Comm *whole;                           // of a group: the Comm of all ranks; else NULL
-    CommGroup members;                     // of a group: which ranks of `whole` they are
+    int first, stride;                     // of a group: its rank i is rank first + i*stride there
     int local_rank, local_size;            // among the ranks of this machine
     int hosts;                             // machines
     char layout[200];                      // which rank is where: "node1: 0-3, node2: 4-7"
     uint8_t host[COMM_MAX_RANKS];          // each rank's machine, from 0
-    CommGroup near, far;                   // the levels; if there is one: all ranks, and this rank
+    int near, far;                         // the levels: ranks of a machine, and machines; if there
+                                           // is one: all ranks, and 1
     CommCounters counters;                 // read through comm_counters
     size_t piece;                          // most elements of a slice in one message
     char *scratch_in;                      // (COMM_BUFFERS,size,piece) floats, on the device
@@ -317,8 +312,9 @@ void comm_agree_json(Comm *c, const char *json);
 // machines.
 void comm_find_neighbours(Comm *c);
 
-// `c` = the group of `size` ranks, `stride` apart, that this rank belongs to (comm_split). The
-// group uses the queue and the buffers of `whole`, so on a GPU comm_open_gpu comes first.
+// `c` = the group of `size` ranks, `stride` apart, that this rank belongs to. Of 8 ranks: size 4,
+// stride 1: 0-3 and 4-7. Size 2, stride 4: 0 4, 1 5, 2 6 and 3 7. The group uses the queue and the
+// buffers of `whole`, so on a GPU comm_open_gpu comes first.
 void comm_group(Comm *c, Comm *whole, int size, int stride);
 
 // ==== tensor.c ===================================================================================

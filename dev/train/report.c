@@ -257,7 +257,7 @@ static void show_ranks(const Run *r) {
     printf("ranks   %d on %d machine%s (%s)", c->size, c->hosts, c->hosts == 1 ? "" : "s",
            c->layout);
     if (c->hosts > 1)
-        printf(", in %s", r->data.far.size > 1 ? "two levels" : "one level");
+        printf(", in %s", r->data.far > 1 ? "two levels" : "one level");
     if (r->tensor.size > 1) printf(": tensor parallel, %d ranks a model", r->tensor.size);
     if (r->data.size == 1)
         printf("\n");
