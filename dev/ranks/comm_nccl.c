@@ -33,7 +33,12 @@ typedef struct {
 #undef X
 } Nccl;
 
-// The rings of events are indexed by ticket - 1, or by the number of the wait, modulo COMM_QUEUE.
+// Work on a stream, between two events each: entry i has those at i % COMM_QUEUE.
+typedef struct {
+    cudaEvent_t begun[COMM_QUEUE], done[COMM_QUEUE];
+    uint64_t n, settled;                   // entries so far; those whose times are in the counters
+} Timed;
+
 struct CommBackend {
     Nccl nccl;
     ncclUniqueId id;                       // NCCL's id of this run
@@ -42,13 +47,9 @@ struct CommBackend {
     cudaEvent_t ready;                     // recorded after the computation so far
     cudaEvent_t prepared;                  // recorded after the sums so far
     cudaEvent_t arrived[COMM_GROUPS];      // recorded after each group of messages
-    cudaEvent_t begun[COMM_QUEUE], done[COMM_QUEUE];           // of each collective
-    cudaEvent_t wait_begun[COMM_QUEUE], wait_done[COMM_QUEUE]; // of each wait
-    Ticket queued;                         // tickets issued
-    Ticket settled;                        // tickets whose times are in counters.busy
+    Timed collectives;                     // entry i is that of ticket i + 1
+    Timed waits;                           // of the computing stream
     Ticket passed;                         // the computation waits for tickets up to this
-    uint64_t waits;                        // waits queued on the computing stream
-    uint64_t settled_waits;                // waits whose times are in counters.waited
     char *small;                           // (size+1,COMM_SMALL) on the GPU, for comm_collect_now
 };
 
@@ -114,12 +115,6 @@ void comm_widen(Comm *c, float *out, const uint16_t *x, size_t n) {
 
 // ---- time ----
 
-static double comm_seconds(cudaEvent_t begin, cudaEvent_t end) {
-    float milliseconds = 0.0f;
-    COMM_CUDA(cudaEventElapsedTime(&milliseconds, begin, end));
-    return 1e-3 * milliseconds;
-}
-
 // Whether the GPU has passed this event. CUDA returns "not yet" as an error; it is cleared here,
 // since otherwise the next check after a launch would report it.
 static bool comm_is_past(cudaEvent_t event) {
@@ -129,61 +124,58 @@ static bool comm_is_past(cudaEvent_t event) {
     return status == cudaSuccess;
 }
 
-// Adds the times of finished collectives and waits to the counters. The CPU does not wait.
-static void comm_settle(Comm *c) {
-    CommBackend *b = c->backend;
-    CommCounters *counters = &comm_whole(c)->counters;
-    for (; b->settled_waits < b->waits; b->settled_waits++) {
-        int i = (int)(b->settled_waits % COMM_QUEUE);
-        if (!comm_is_past(b->wait_done[i])) break;
-        counters->waited += comm_seconds(b->wait_begun[i], b->wait_done[i]);
-    }
-    for (; b->settled < b->queued; b->settled++) {
-        int i = (int)(b->settled % COMM_QUEUE);
-        if (!comm_is_past(b->done[i])) break;
-        counters->busy += comm_seconds(b->begun[i], b->done[i]);
+// Adds the times of finished entries to *seconds. The CPU does not wait.
+static void timed_settle(Timed *t, double *seconds) {
+    for (; t->settled < t->n; t->settled++) {
+        int i = (int)(t->settled % COMM_QUEUE);
+        float milliseconds = 0.0f;
+        if (!comm_is_past(t->done[i])) break;
+        COMM_CUDA(cudaEventElapsedTime(&milliseconds, t->begun[i], t->done[i]));
+        *seconds += 1e-3 * milliseconds;
     }
 }
 
-// Makes room for one more event in a ring that holds events begin ... end-1: if it is full, the CPU
-// waits until the GPU has passed half of them.
-static void comm_make_room(Comm *c, const cudaEvent_t *ring, uint64_t begin, uint64_t end) {
-    if (end - begin < COMM_QUEUE) return;
-    COMM_CUDA(cudaEventSynchronize(ring[(begin + COMM_QUEUE / 2) % COMM_QUEUE]));
-    comm_settle(c);
+// Begins an entry. If the ring is full, the CPU waits until the GPU has passed half of it.
+static void timed_begin(Timed *t, double *seconds, cudaStream_t stream) {
+    if (t->n - t->settled == COMM_QUEUE) {
+        COMM_CUDA(cudaEventSynchronize(t->done[(t->settled + COMM_QUEUE / 2) % COMM_QUEUE]));
+        timed_settle(t, seconds);
+    }
+    COMM_CUDA(cudaEventRecord(t->begun[t->n % COMM_QUEUE], stream));
+}
+
+static void timed_end(Timed *t, cudaStream_t stream) {
+    COMM_CUDA(cudaEventRecord(t->done[t->n++ % COMM_QUEUE], stream));
 }
 
 // ---- the queue: the stream of sums ----
 
 Ticket comm_queue(Comm *c, CommOp op) {
     CommBackend *b = c->backend;
-    comm_make_room(c, b->done, b->settled, b->queued);
-    int i = (int)(b->queued % COMM_QUEUE);
     COMM_CUDA(cudaEventRecord(b->ready, c->compute));
     COMM_CUDA(cudaStreamWaitEvent(b->sums, b->ready, 0));
-    COMM_CUDA(cudaEventRecord(b->begun[i], b->sums));
+    timed_begin(&b->collectives, &comm_whole(c)->counters.busy, b->sums);
     comm_run(c, &op);
-    COMM_CUDA(cudaEventRecord(b->done[i], b->sums));
-    return ++b->queued;
+    timed_end(&b->collectives, b->sums);
+    return b->collectives.n;
 }
 
 void comm_wait(Comm *c, Ticket ticket) {
-    if (ticket == 0) return;
+    if (ticket == 0 || ticket <= c->backend->passed) return;
     CommBackend *b = c->backend;
-    if (ticket <= b->passed) return;
-    comm_make_room(c, b->wait_done, b->settled_waits, b->waits);
-    int i = (int)(b->waits++ % COMM_QUEUE);
-    COMM_CUDA(cudaEventRecord(b->wait_begun[i], c->compute));
-    COMM_CUDA(cudaStreamWaitEvent(c->compute, b->done[(ticket - 1) % COMM_QUEUE], 0));
-    COMM_CUDA(cudaEventRecord(b->wait_done[i], c->compute));
+    timed_begin(&b->waits, &comm_whole(c)->counters.waited, c->compute);
+    COMM_CUDA(cudaStreamWaitEvent(c->compute, b->collectives.done[(ticket - 1) % COMM_QUEUE], 0));
+    timed_end(&b->waits, c->compute);
     b->passed = ticket;
 }
 
 CommCounters comm_counters(Comm *c) {
     CommCounters none = { 0.0, 0.0, 0, 0 };
     if (!c || !c->backend) return none;
-    comm_settle(c);
-    return comm_whole(c)->counters;
+    CommCounters *counters = &comm_whole(c)->counters;
+    timed_settle(&c->backend->collectives, &counters->busy);
+    timed_settle(&c->backend->waits, &counters->waited);
+    return *counters;
 }
 
 // Copies through GPU memory, since NCCL sends only from there.
@@ -264,9 +256,10 @@ void comm_open_gpu(Comm *c, cudaStream_t compute) {
                               &b->arrived[2], &b->arrived[3] };
     for (cudaEvent_t *event : orders)
         COMM_CUDA(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
-    cudaEvent_t *rings[] = { b->begun, b->done, b->wait_begun, b->wait_done };
-    for (int k = 0; k < 4; k++)
-        for (int i = 0; i < COMM_QUEUE; i++) COMM_CUDA(cudaEventCreate(&rings[k][i]));
+    cudaEvent_t *rings[] = { b->collectives.begun, b->collectives.done, b->waits.begun,
+                             b->waits.done };
+    for (cudaEvent_t *ring : rings)
+        for (int i = 0; i < COMM_QUEUE; i++) COMM_CUDA(cudaEventCreate(&ring[i]));
     comm_find_neighbours(c);
 }
 
@@ -275,9 +268,10 @@ void comm_close(Comm *c) {
     if (c->size == 1) return;
     comm_barrier(c);
     heartbeat_stop(&c->heartbeat);
-    cudaEvent_t *rings[] = { b->begun, b->done, b->wait_begun, b->wait_done };
-    for (int k = 0; k < 4; k++)
-        for (int i = 0; i < COMM_QUEUE; i++) COMM_CUDA(cudaEventDestroy(rings[k][i]));
+    cudaEvent_t *rings[] = { b->collectives.begun, b->collectives.done, b->waits.begun,
+                             b->waits.done };
+    for (cudaEvent_t *ring : rings)
+        for (int i = 0; i < COMM_QUEUE; i++) COMM_CUDA(cudaEventDestroy(ring[i]));
     cudaEvent_t orders[] = { b->ready, b->prepared, b->arrived[0], b->arrived[1], b->arrived[2],
                              b->arrived[3] };
     for (cudaEvent_t event : orders) COMM_CUDA(cudaEventDestroy(event));
