@@ -107,8 +107,10 @@ static void check_llmc(const uint8_t *data, size_t size) {
     Error err;
     if (!llmc_config(&c, data, size, &err)) return;
     float *numbers = (float *)malloc(gpt2_largest_bucket(&c) * sizeof *numbers);
-    for (int b = 0; numbers && b < gpt2_n_buckets(&c); b++)
-        llmc_params(numbers, gpt2_bucket(&c, b), &c, data);
+    for (int i = 0; numbers && i < gpt2_n_tensors(&c); i++) {
+        Tensor t = gpt2_tensor(&c, i);
+        llmc_tensor(numbers, &t, &c, data);
+    }
     free(numbers);
 }
 

@@ -203,12 +203,9 @@ TEST(llmc_reads_both_versions) {
         float *flat = calloc(gpt2_n_params(&c), sizeof *flat);
         CHECK_MSG(llmc_config(&read, m.bytes, m.n, &err) && memcmp(&read, &c, sizeof c) == 0,
                   "%s", err.text);
-        for (int b = 0; b < gpt2_n_buckets(&c); b++) {
-            Range range = gpt2_bucket(&c, b);
-            llmc_params(flat + range.begin, range, &c, m.bytes);
-        }
         for (int k = 0; k < gpt2_n_tensors(&c); k++) {
             Tensor t = gpt2_tensor(&c, k);
+            llmc_tensor(flat + t.offset, &t, &c, m.bytes);
             int layer = t.layer < 0 ? 0 : t.layer, wrong = 0;
             for (size_t j = 0; j < t.count; j++)
                 wrong += flat[t.offset + j] != value_of(t.kind, layer, j);

@@ -184,7 +184,7 @@ static SafeOutput *tensors_list(const Config *c, int first, size_t n) {
     SafeOutput *out = (SafeOutput *)alloc_or_die(n * n_tensors * sizeof *out, "names of tensors");
     for (size_t i = 0; i < n * n_tensors; i++) {
         Tensor t = gpt2_tensor(c, (int)(i % n_tensors));
-        bool vector = tensor_kind(t.kind)->rows == DIM_1;
+        bool vector = tensor_is_vector(&t);
         snprintf(out[i].name, sizeof out[i].name, "%stransformer.%s",
                  series_prefix(first + (int)(i / n_tensors)).text, t.key);
         out[i].n_dims = vector ? 1 : 2;

@@ -255,9 +255,8 @@ enum {
 // Reads the sizes, and checks that the n bytes are exactly a model of these sizes.
 bool llmc_config(Config *c, const unsigned char *bytes, size_t n, Error *err);
 
-// out (range.count) = the parameters in a range of the flat buffer. The range begins and ends at
-// tensor boundaries; c comes from llmc_config on the same bytes.
-void llmc_params(float *out, Range range, const Config *c, const unsigned char *bytes);
+// out (t->count) = the tensor t; c comes from llmc_config on the same bytes.
+void llmc_tensor(float *out, const Tensor *t, const Config *c, const unsigned char *bytes);
 
 // ==== gguf.c =====================================================================================
 // Reads and writes GGUF, the file format of llama.cpp: its container. gguf.c has GPT-2 in it,
@@ -492,6 +491,11 @@ typedef struct {
 typedef enum { NAMED_HUGGING_FACE, NAMED_GGUF } Naming;
 
 int tensor_find(const Config *c, const char *name, Naming naming);
+bool tensor_is_vector(const Tensor *t);
+
+// out (t->count) = the tensor t, which begins at `in`; linear: the file has the matrices of blocks
+// (out, in), as PyTorch's Linear.
+void tensor_read(float *out, const unsigned char *in, const Tensor *t, bool linear, FloatType type);
 
 // ---- run_folder.c: finding a checkpoint ----
 

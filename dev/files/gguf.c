@@ -181,10 +181,8 @@ static GgufName gguf_name(const Tensor *t) {
     return name;
 }
 
-static bool gguf_is_vector(const Tensor *t) { return tensor_kind(t->kind)->rows == DIM_1; }
-
 static bool gguf_is_transposed(const Tensor *t) {
-    return t->layer >= 0 && !gguf_is_vector(t);
+    return t->layer >= 0 && !tensor_is_vector(t);
 }
 
 // The sizes of t in a file, the innermost first.
@@ -306,16 +304,13 @@ bool gguf_model(GgufModel *m, const unsigned char *bytes, size_t n, Error *err) 
 
 void gguf_tensor(float *out, const GgufModel *m, int i) {
     Tensor t = gpt2_tensor(&m->c, i);
-    const unsigned char *in = m->data + m->tensors[i].offset;
-    FloatType type = m->tensors[i].type;
-    if (gguf_is_transposed(&t)) floats_transpose(out, in, t.rows, t.cols, type);
-    else floats_read(out, in, t.count, type);
+    tensor_read(out, m->data + m->tensors[i].offset, &t, true, m->tensors[i].type);
 }
 
 // ---- writing ----
 
 FloatType gguf_type(const Tensor *t, FloatType type) {
-    return gguf_is_vector(t) || t->kind == WPE ? FLOAT_32 : type;
+    return tensor_is_vector(t) || t->kind == WPE ? FLOAT_32 : type;
 }
 
 void gguf_put_model(GgufHeader *h, const Config *c, FloatType type) {
@@ -336,7 +331,7 @@ void gguf_put_tensors(GgufHeader *h, const Config *c, FloatType type) {
     for (int i = 0; i < gpt2_n_tensors(c); i++) {
         Tensor t = gpt2_tensor(c, i);
         GgufName name = gguf_name(&t);
-        uint32_t n_dims = gguf_is_vector(&t) ? 1 : 2;
+        uint32_t n_dims = tensor_is_vector(&t) ? 1 : 2;
         gguf_dims(dims, &t);
         gguf_put_text(h, name.text, strlen(name.text));
         gguf_put_u32(h, n_dims);

@@ -47,21 +47,15 @@ bool llmc_config(Config *c, const unsigned char *bytes, size_t n, Error *err) {
     return true;
 }
 
-void llmc_params(float *out, Range range, const Config *c, const unsigned char *bytes) {
+void llmc_tensor(float *out, const Tensor *t, const Config *c, const unsigned char *bytes) {
     int32_t header[8];
     memcpy(header, bytes, sizeof header);
     FloatType type = header[1] == LLMC_FP32 ? FLOAT_32 : FLOAT_BF16;
-    size_t size = float_bytes(type);
-    const unsigned char *p = bytes + LLMC_HEADER_BYTES;
-    for (int kind = 0; kind < N_KINDS; kind++) {
+    size_t before = t->layer > 0 ? (size_t)t->layer * t->count : 0;
+    if (t->kind > WTE) before += (size_t)(header[7] - header[3]) * (size_t)c->C;     // padding
+    for (int kind = 0; kind < t->kind; kind++) {
         bool in_block = kind >= FIRST_IN_BLOCK && kind <= LAST_IN_BLOCK;
-        size_t rows = dim_size(c, tensor_kind(kind)->rows), count = kind_count(c, kind);
-        for (int layer = 0; layer < (in_block ? c->L : 1); layer++, p += count * size) {
-            size_t at = tensor_offset(c, kind, layer) - range.begin;     // wraps before the range
-            if (at >= range.count) continue;
-            if (in_block && rows > 1) floats_transpose(out + at, p, rows, count / rows, type);
-            else floats_read(out + at, p, count, type);
-        }
-        if (kind == WTE) p += (size_t)(header[7] - header[3]) * (size_t)c->C * size;  // padding
+        before += kind_count(c, kind) * (size_t)(in_block ? c->L : 1);
     }
+    tensor_read(out, bytes + LLMC_HEADER_BYTES + before*float_bytes(type), t, true, type);
 }

@@ -101,20 +101,6 @@ static PlainName plain_name(const char *name) {
     return plain;
 }
 
-// The series of a tensor name's prefix, or -1. *plain receives the name without that prefix.
-static int series_of_name(PlainName *plain, const char *name) {
-    int worker = -1, what = N_KEPT, n = 0;
-    bool of_worker = strncmp(name, "worker", 6) == 0;
-    if (of_worker && (sscanf(name, "worker%d.%n", &worker, &n) < 1 || n == 0 || worker < 0
-                      || worker >= MAX_WORKERS)) return -1;
-    name += n;
-    do what--; while (strncmp(name, kept_prefixes[what], strlen(kept_prefixes[what])) != 0);
-    if (of_worker && what != KEPT_EXP_AVG && what != KEPT_EXP_AVG_SQ) return -1;
-    name += strlen(kept_prefixes[what]);         // the weights' prefix is ""
-    *plain = plain_name(name);
-    return series_index((Kept)what, worker);
-}
-
 typedef struct { char text[80]; } ShapeText;
 
 static ShapeText shape_text(const size_t *dims, int n_dims) {
@@ -126,8 +112,13 @@ static ShapeText shape_text(const size_t *dims, int n_dims) {
     return shape;
 }
 
-static bool tensor_is_vector(const Tensor *t) {
-    return tensor_kind(t->kind)->rows == DIM_1;
+bool tensor_is_vector(const Tensor *t) { return tensor_kind(t->kind)->rows == DIM_1; }
+
+void tensor_read(float *out, const unsigned char *in, const Tensor *t, bool linear,
+                 FloatType type) {
+    bool turned = linear && t->layer >= 0 && !tensor_is_vector(t);
+    if (turned) floats_transpose(out, in, t->rows, t->cols, type);
+    else floats_read(out, in, t->count, type);
 }
 
 // `linear`: PyTorch's Linear, as in nanoGPT, keeps the blocks' matrices (out, in).
@@ -145,11 +136,16 @@ static bool tensor_check(const SafeTensor *t, const Tensor *wanted, bool linear,
 
 // The index in f->tensors for a tensor of this name; -1: none.
 static int64_t tensor_file_place(const TensorFile *f, const char *name) {
-    PlainName plain;
-    int series = series_of_name(&plain, name);
-    int place = series < f->first || series >= f->end
-              ? -1 : tensor_find(&f->config, plain.text, NAMED_HUGGING_FACE);
-    return place < 0 ? -1 : (int64_t)(series - f->first) * gpt2_n_tensors(&f->config) + place;
+    int worker = strncmp(name, "worker", 6) == 0 ? atoi(name + 6) : -1;
+    for (int what = N_KEPT - 1; what >= 0 && worker < MAX_WORKERS; what--) {
+        int series = series_index((Kept)what, worker);
+        Prefix prefix = series_prefix(series);
+        size_t n = strlen(prefix.text);          // the weights' prefix is ""
+        if (series < f->first || series >= f->end || strncmp(name, prefix.text, n) != 0) continue;
+        int place = tensor_find(&f->config, plain_name(name + n).text, NAMED_HUGGING_FACE);
+        return place < 0 ? -1 : (int64_t)(series - f->first) * gpt2_n_tensors(&f->config) + place;
+    }
+    return -1;
 }
 
 // Constants that older Hugging Face files hold beside the weights: the causal mask and its -1e4.
@@ -357,18 +353,14 @@ void tensor_file_bucket(float *elements, TensorFile *f, Kept what, int worker, i
     int series = series_index(what, worker), n = gpt2_n_tensors(c);
     assert(series >= f->first && series < f->end);
     const size_t first = (size_t)(series - f->first) * (size_t)n;
-    bool llmc = f->single.bytes && !f->gguf.tensors;
-    if (llmc) llmc_params(elements, range, c, f->single.bytes);
-    int end = llmc ? 0 : gpt2_bucket_tensor(c, bucket + 1);
-    for (int i = gpt2_bucket_tensor(c, bucket); i < end; i++) {
+    for (int i = gpt2_bucket_tensor(c, bucket); i < gpt2_bucket_tensor(c, bucket + 1); i++) {
         Tensor t = gpt2_tensor(c, i);
         float *out = elements + t.offset - range.begin;
         const SafeTensor *from = f->tensors ? f->tensors[first + (size_t)i] : NULL;
         if (f->gguf.tensors) gguf_tensor(out, &f->gguf, i);
-        else if (!from) memset(out, 0, t.count * sizeof *out);
-        else if (f->linear && t.layer >= 0 && !tensor_is_vector(&t))
-            floats_transpose(out, from->data, t.rows, t.cols, from->dtype->type);
-        else floats_read(out, from->data, t.count, from->dtype->type);
+        else if (f->single.bytes) llmc_tensor(out, &t, c, f->single.bytes);
+        else if (from) tensor_read(out, from->data, &t, f->linear, from->dtype->type);
+        else memset(out, 0, t.count * sizeof *out);
     }
     if (what == KEPT_WEIGHTS) weights_warn(f, elements, bucket);
 }

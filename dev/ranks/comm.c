@@ -404,18 +404,9 @@ static void comm_host_name(char *name, size_t size, int rank) {
     else gethostname(name, size - 1);
 }
 
-// Sets near and far: two levels if each machine has equally many ranks, a power of two, and they
-// follow one another. Otherwise one level: in two, the sum's order would depend on who is where.
-static void comm_find_levels(Comm *c) {
-    int G = c->local_size;
-    bool regular = G > 1 && (G & (G - 1)) == 0 && G*c->hosts == c->size;
-    for (int r = 0; r < c->size; r++) regular = regular && c->host[r] == r / G;
-    c->near = regular ? G : c->size;
-    c->far = c->size / c->near;
-}
-
 // Sets hosts, host, local_rank, local_size and the levels. first (size): the first rank that is on
-// the same machine as rank r.
+// the same machine as rank r. There are two levels if each machine has equally many ranks, a power
+// of two, and they follow one another. Otherwise one: the sum's order would depend on who is where.
 static void comm_place(Comm *c, const int *first) {
     c->hosts = c->local_rank = c->local_size = 0;
     for (int r = 0; r < c->size; r++) {
@@ -424,7 +415,11 @@ static void comm_place(Comm *c, const int *first) {
         c->local_size += here;
         c->local_rank += here && r < c->rank;
     }
-    comm_find_levels(c);
+    int G = c->local_size;
+    bool regular = G > 1 && (G & (G - 1)) == 0 && G*c->hosts == c->size;
+    for (int r = 0; r < c->size; r++) regular = regular && c->host[r] == r / G;
+    c->near = regular ? G : c->size;
+    c->far = c->size / c->near;
 }
 
 void comm_find_neighbours(Comm *c) {
