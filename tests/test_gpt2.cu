@@ -1016,7 +1016,7 @@ template <class T> static void check_tree_sum(int terms, size_t n, int shift, Co
     Floats out = random_floats(n, 1, 0);
     Array<float> d_out(out);
     tree_sum(out.data(), on_cpu.data(), terms, scale, type, mode, n);
-    gpu_sum(d_out, on_gpu.data(), terms, scale, type, mode, n, gpu.stream);
+    comm_sum_terms(d_out, on_gpu.data(), terms, scale, type, mode, n, gpu.stream);
     CHECK_MSG(same_bits(d_out.get(), out), "%d terms of %zu %s numbers, from %d on: other bits",
               terms, n, type == COMM_FP32 ? "fp32" : "bf16", shift);
 }
@@ -1034,8 +1034,8 @@ TEST(sums_along_the_tree) {
     Twin<float> x(random_floats(100, 1, 0)), y(random_floats(100, 1, 0));
     const void *on_cpu[] = { y.c, x.c }, *on_gpu[] = { y.data, x.data };
     tree_sum(x.c, on_cpu, 2, 1.0f, COMM_FP32, COMM_WRITE, 100);                  // in place
-    gpu_sum(x, on_gpu, 2, 1.0f, COMM_FP32, COMM_WRITE, 100, gpu.stream);
-    gpu_sum(x, on_gpu, 2, 1.0f, COMM_FP32, COMM_WRITE, 0, gpu.stream);           // nothing
+    comm_sum_terms(x, on_gpu, 2, 1.0f, COMM_FP32, COMM_WRITE, 100, gpu.stream);
+    comm_sum_terms(x, on_gpu, 2, 1.0f, COMM_FP32, COMM_WRITE, 0, gpu.stream);           // nothing
     CHECK(x.is_left_alone());
 }
 
@@ -1050,8 +1050,8 @@ TEST(bf16_for_the_way) {
             Array<uint16_t> d_half(n);
             bf16_narrow_all(half.data(), x.data() + shift, n);
             bf16_widen_all(back.data(), half.data(), n);
-            gpu_narrow(d_half, d_x + shift, n, gpu.stream);
-            gpu_widen(d_back, d_half, n, gpu.stream);
+            comm_narrow(d_half, d_x + shift, n, gpu.stream);
+            comm_widen(d_back, d_half, n, gpu.stream);
             CHECK_MSG(d_half.get<uint16_t>() == half, "narrow %zu: other bits", n);
             CHECK_MSG(same_bits(d_back.get(), back), "widen %zu: other bits", n);
         }

@@ -62,7 +62,7 @@ static double plan_way_seconds(PlanWay way, double bytes, double n, double messa
     }
 }
 
-// comm.c's own way is that of comm_find_levels: two levels if a machine's workers are a power of
+// comm.c's own way is that of comm_place: two levels if a machine's workers are a power of
 // two.
 static PlanWay plan_best_way(double bytes, double n, double messages, const PlanNetwork *w) {
     int G = (int)w->G;

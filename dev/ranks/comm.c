@@ -108,17 +108,17 @@ static void scatter_write(Comm *c, const CommOp *op, Piece p, const void *const 
     size_t n = piece_of(c, op, p, c->rank);
     bool rounds = op->bytes == sizeof(uint16_t);
     float *sum = rounds ? (float *)slot_in(c, p, c->rank) : (float *)op->out + p.at;
-    comm_sum_terms(c, sum, terms, n_terms, op->scale, type, op->mode, n);
-    if (rounds) comm_narrow(c, (uint16_t *)op->out + p.at, sum, n);
+    comm_sum_terms(sum, terms, n_terms, op->scale, type, op->mode, n, c->sums);
+    if (rounds) comm_narrow((uint16_t *)op->out + p.at, sum, n, c->sums);
 }
 
 // Level 1: for each machine m, sends each rank of this machine its number's slice of m.
 static void scatter_near(Comm *c, const CommOp *op, Piece p) {
     size_t bytes = op->type == COMM_BF16 ? sizeof(uint16_t) : sizeof(float);
     for (int r = 0; r < c->size && scatter_narrows(op); r++)
-        comm_narrow(c, slot_out(c, p, r), (const float *)op->in + p.at
-                                          + comm_slice(op->count, r, c->size).begin,
-                    piece_of(c, op, p, r));
+        comm_narrow(slot_out(c, p, r), (const float *)op->in + p.at
+                                       + comm_slice(op->count, r, c->size).begin,
+                    piece_of(c, op, p, r), c->sums);
     comm_begin(c, group_near(p));
     for (int i = 0; i < c->near; i++) {
         int peer = rank_on(c, own_machine(c), i);
@@ -144,8 +144,8 @@ static void scatter_sum_near(Comm *c, const CommOp *op, Piece p) {
             terms[i] = i == own_index(c) ? scatter_own(c, op, p, own)
                                          : slot_in(c, p, rank_on(c, m, i));
         if (last) scatter_write(c, op, p, terms, c->near, op->type);
-        else comm_sum_terms(c, (float *)slot_in(c, p, own), terms, c->near, 1.0f, op->type,
-                            COMM_WRITE, piece_of(c, op, p, own));
+        else comm_sum_terms((float *)slot_in(c, p, own), terms, c->near, 1.0f, op->type,
+                            COMM_WRITE, piece_of(c, op, p, own), c->sums);
     }
 }
 
@@ -228,16 +228,16 @@ static void run_all_gather(Comm *c, const CommOp *op) {
     for (size_t k = 0; k <= pieces; k++) {
         Piece p = piece_at(c, op, k), last = piece_at(c, op, k > 0 ? k - 1 : 0);
         if (rounded && k < pieces)
-            comm_narrow(c, (uint16_t *)slot_in(c, p, c->rank), (float *)op->out + own.begin + p.at,
-                        piece_of(c, op, p, c->rank));
+            comm_narrow((uint16_t *)slot_in(c, p, c->rank), (float *)op->out + own.begin + p.at,
+                        piece_of(c, op, p, c->rank), c->sums);
         comm_begin(c, group_near(p));
         if (k < pieces) gather_far(c, op, p);
         if (k > 0) gather_near(c, op, last);
         comm_end(c, group_near(p));
         comm_arrived(c, group_near(p));
         for (int r = 0; r < c->size && rounded && k > 0; r++)
-            comm_widen(c, (float *)op->out + comm_slice(op->count, r, c->size).begin + last.at,
-                       (uint16_t *)slot_in(c, last, r), piece_of(c, op, last, r));
+            comm_widen((float *)op->out + comm_slice(op->count, r, c->size).begin + last.at,
+                       (uint16_t *)slot_in(c, last, r), piece_of(c, op, last, r), c->sums);
     }
 }
 

@@ -81,19 +81,19 @@ void comm_copy(Comm *c, void *out, const void *in, size_t bytes) {
     if (out != in) memcpy(out, in, bytes);
 }
 
-void comm_sum_terms(Comm *c, float *out, const void *const *x, int terms, float scale,
-                    CommType type, CommMode mode, size_t n) {
-    (void)c;
+void comm_sum_terms(float *out, const void *const *x, int terms, float scale, CommType type,
+                    CommMode mode, size_t n, Stream stream) {
+    (void)stream;
     tree_sum(out, x, terms, scale, type, mode, n);
 }
 
-void comm_narrow(Comm *c, uint16_t *out, const float *x, size_t n) {
-    (void)c;
+void comm_narrow(uint16_t *out, const float *x, size_t n, Stream stream) {
+    (void)stream;
     bf16_narrow_all(out, x, n);
 }
 
-void comm_widen(Comm *c, float *out, const uint16_t *x, size_t n) {
-    (void)c;
+void comm_widen(float *out, const uint16_t *x, size_t n, Stream stream) {
+    (void)stream;
     bf16_widen_all(out, x, n);
 }
 

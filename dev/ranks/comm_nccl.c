@@ -7,9 +7,9 @@
 //     comm_queue: records `ready`         waits for `ready`
 //     ... kernels that compute            comm_begin: records          waits for `prepared`;
 //         something else ...                `prepared`                   ncclSend, ncclRecv
-//                                         ... gpu_sum, last piece ...  comm_end: records
+//                                         ... sums of last piece ...   comm_end: records
 //                                         comm_arrived: waits for it     arrived[group]
-//     comm_wait: waits for done[ticket]   gpu_sum; records done
+//     comm_wait: waits for done[ticket]   the last sum; records done
 //
 // The events also measure how long collectives ran, and how long the computation waited for them.
 #include "ranks.h"
@@ -43,7 +43,7 @@ struct CommBackend {
     Nccl nccl;
     ncclUniqueId id;                       // NCCL's id of this run
     ncclComm_t peers;                      // all ranks
-    cudaStream_t sums, messages;
+    cudaStream_t messages;
     cudaEvent_t ready;                     // recorded after the computation so far
     cudaEvent_t prepared;                  // recorded after the sums so far
     cudaEvent_t arrived[COMM_GROUPS];      // recorded after each group of messages
@@ -65,7 +65,7 @@ static void nccl_check(const CommBackend *b, ncclResult_t status, const char *ca
 void comm_begin(Comm *c, int group) {
     CommBackend *b = c->backend;
     (void)group;
-    COMM_CUDA(cudaEventRecord(b->prepared, b->sums));
+    COMM_CUDA(cudaEventRecord(b->prepared, c->sums));
     COMM_CUDA(cudaStreamWaitEvent(b->messages, b->prepared, 0));
     NCCL_CHECK(b, GroupStart());
 }
@@ -90,27 +90,12 @@ void comm_end(Comm *c, int group) {
 }
 
 void comm_arrived(Comm *c, int group) {
-    COMM_CUDA(cudaStreamWaitEvent(c->backend->sums, c->backend->arrived[group], 0));
+    COMM_CUDA(cudaStreamWaitEvent(c->sums, c->backend->arrived[group], 0));
 }
-
-// ---- work, on the stream of sums ----
 
 void comm_copy(Comm *c, void *out, const void *in, size_t bytes) {
     if (out == in) return;
-    COMM_CUDA(cudaMemcpyAsync(out, in, bytes, cudaMemcpyDefault, c->backend->sums));
-}
-
-void comm_sum_terms(Comm *c, float *out, const void *const *x, int terms, float scale,
-                    CommType type, CommMode mode, size_t n) {
-    gpu_sum(out, x, terms, scale, type, mode, n, c->backend->sums);
-}
-
-void comm_narrow(Comm *c, uint16_t *out, const float *x, size_t n) {
-    gpu_narrow(out, x, n, c->backend->sums);
-}
-
-void comm_widen(Comm *c, float *out, const uint16_t *x, size_t n) {
-    gpu_widen(out, x, n, c->backend->sums);
+    COMM_CUDA(cudaMemcpyAsync(out, in, bytes, cudaMemcpyDefault, c->sums));
 }
 
 // ---- time ----
@@ -153,10 +138,10 @@ static void timed_end(Timed *t, cudaStream_t stream) {
 Ticket comm_queue(Comm *c, CommOp op) {
     CommBackend *b = c->backend;
     COMM_CUDA(cudaEventRecord(b->ready, c->compute));
-    COMM_CUDA(cudaStreamWaitEvent(b->sums, b->ready, 0));
-    timed_begin(&b->collectives, &comm_whole(c)->counters.busy, b->sums);
+    COMM_CUDA(cudaStreamWaitEvent(c->sums, b->ready, 0));
+    timed_begin(&b->collectives, &comm_whole(c)->counters.busy, c->sums);
     comm_run(c, &op);
-    timed_end(&b->collectives, b->sums);
+    timed_end(&b->collectives, c->sums);
     return b->collectives.n;
 }
 
@@ -183,7 +168,7 @@ void comm_collect_now(Comm *c, void *all, const void *own, size_t bytes) {
     CommBackend *b = c->backend;
     size_t n = (size_t)c->size*bytes;
     char *device_own = b->small + (size_t)c->size*COMM_SMALL;
-    COMM_CUDA(cudaMemcpyAsync(device_own, own, bytes, cudaMemcpyHostToDevice, b->sums));
+    COMM_CUDA(cudaMemcpyAsync(device_own, own, bytes, cudaMemcpyHostToDevice, c->sums));
     comm_wait(c, comm_collect_there(c, b->small, device_own, bytes));
     COMM_CUDA(cudaMemcpyAsync(all, b->small, n, cudaMemcpyDeviceToHost, c->compute));
     COMM_CUDA(cudaStreamSynchronize(c->compute));
@@ -247,7 +232,7 @@ void comm_open_gpu(Comm *c, cudaStream_t compute) {
     NCCL_CHECK(b, CommInitRankConfig(&b->peers, c->size, b->id, c->rank, &config));
     c->piece = COMM_SCRATCH / sizeof(float) / COMM_BUFFERS / (size_t)c->size / 64 * 64;
     COMM_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-    COMM_CUDA(cudaStreamCreateWithPriority(&b->sums, cudaStreamNonBlocking, greatest));
+    COMM_CUDA(cudaStreamCreateWithPriority(&c->sums, cudaStreamNonBlocking, greatest));
     COMM_CUDA(cudaStreamCreateWithPriority(&b->messages, cudaStreamNonBlocking, greatest));
     COMM_CUDA(cudaMalloc((void **)&c->scratch_in, COMM_SCRATCH));
     COMM_CUDA(cudaMalloc((void **)&c->scratch_out, COMM_SCRATCH / 2));
@@ -279,7 +264,7 @@ void comm_close(Comm *c) {
     COMM_CUDA(cudaFree(c->scratch_out));
     COMM_CUDA(cudaFree(b->small));
     NCCL_CHECK(b, CommDestroy(b->peers));
-    COMM_CUDA(cudaStreamDestroy(b->sums));
+    COMM_CUDA(cudaStreamDestroy(c->sums));
     COMM_CUDA(cudaStreamDestroy(b->messages));
     free(b);
     c->backend = NULL;

@@ -156,8 +156,8 @@ static void tree_sum_of(float *out, const void *const *x, int terms, float scale
 }
 
 // The GPU's tree_sum.
-void gpu_sum(float *out, const void *const *x, int terms, float scale, CommType type,
-             CommMode mode, size_t n, cudaStream_t stream) {
+void comm_sum_terms(float *out, const void *const *x, int terms, float scale, CommType type,
+                    CommMode mode, size_t n, Stream stream) {
     if (type == COMM_FP32) tree_sum_of<float>(out, x, terms, scale, mode, n, stream);
     else tree_sum_of<uint16_t>(out, x, terms, scale, mode, n, stream);
 }
@@ -190,10 +190,10 @@ static void convert_all(To *out, const From *x, size_t n, cudaStream_t stream) {
     }
 }
 
-void gpu_narrow(uint16_t *out, const float *x, size_t n, cudaStream_t stream) {
+void comm_narrow(uint16_t *out, const float *x, size_t n, Stream stream) {
     convert_all(out, x, n, stream);
 }
-void gpu_widen(float *out, const uint16_t *x, size_t n, cudaStream_t stream) {
+void comm_widen(float *out, const uint16_t *x, size_t n, Stream stream) {
     convert_all(out, x, n, stream);
 }
 

@@ -128,6 +128,12 @@ enum {
     COMM_GROUPS = 2*COMM_BUFFERS,          // groups of messages under way: two levels of each piece
 };
 
+#if defined(COMM_ON_GPU)
+typedef cudaStream_t Stream;               // the device runs operations in its order
+#else
+typedef int Stream;                        // unused: a CPU runs an operation at once
+#endif
+
 // Bytes that comm_open allocates for received slices, in COMM_BUFFERS buffers. Slices to send take
 // half as many: they need a buffer only in bf16.
 #if defined(WITH_NCCL)
@@ -181,6 +187,7 @@ struct Comm {
     char *scratch_in;                      // (COMM_BUFFERS,size,piece) floats, on the device
     char *scratch_out;                     // (COMM_BUFFERS,size,piece) bf16, on the device
     Heartbeat heartbeat;
+    Stream sums;                           // runs the sums, and copies
 #if defined(COMM_ON_GPU)
     cudaStream_t compute;                  // the stream that the caller computes on
     int blocks;                            // multiprocessors left to messages; 0: NCCL decides
@@ -197,14 +204,6 @@ void comm_cuda_check(cudaError_t status, const char *call);
 
 #define COMM_CUDA(call) comm_cuda_check((call), #call)
 
-// The GPU's twins of tree_sum, bf16_narrow_all and bf16_widen_all, in kernels.cu. `out` and `x` lie
-// on the GPU; for gpu_sum, x is an array on the CPU of `terms` pointers to the GPU. The last two
-// are unused with one rank.
-void gpu_sum(float *out, const void *const *x, int terms, float scale, CommType type,
-             CommMode mode, size_t n, cudaStream_t stream);
-
-void gpu_narrow(uint16_t *out, const float *x, size_t n, cudaStream_t stream);
-void gpu_widen(float *out, const uint16_t *x, size_t n, cudaStream_t stream);
 #endif
 
 // ---- what a backend provides ----
@@ -249,17 +248,19 @@ void comm_receive(Comm *c, int peer, void *bytes, size_t n);
 void comm_end(Comm *c, int group);
 void comm_arrived(Comm *c, int group);
 
-// Work on device buffers: out (bytes) = in, unless they are the same; tree_sum of x (terms) buffers
-// of n elements; floats to bf16, and back.
+// out (bytes) = in, unless they are the same; on a GPU, both in its memory.
 void comm_copy(Comm *c, void *out, const void *in, size_t bytes);
-void comm_sum_terms(Comm *c, float *out, const void *const *x, int terms, float scale,
-                    CommType type, CommMode mode, size_t n);
-void comm_narrow(Comm *c, uint16_t *out, const float *x, size_t n);
-void comm_widen(Comm *c, float *out, const uint16_t *x, size_t n);
 
 // Carries out one collective.
 void comm_run(Comm *c, const CommOp *op);
 #endif
+
+// Work on device buffers: tree_sum of x (terms), which is an array on the CPU, of n elements each;
+// floats to bf16, and back. A GPU's are in kernels.cu.
+void comm_sum_terms(float *out, const void *const *x, int terms, float scale, CommType type,
+                    CommMode mode, size_t n, Stream stream);
+void comm_narrow(uint16_t *out, const float *x, size_t n, Stream stream);
+void comm_widen(float *out, const uint16_t *x, size_t n, Stream stream);
 
 // ---- the collectives that a trainer calls: each is queued and returns a ticket ----
 
@@ -442,10 +443,8 @@ enum { PARAMS_SLOTS = 4 };                 // whole buckets in temporary buffers
 // Most elements of a chunk (a thread block's work), and of each partial sum of squares.
 #if defined(COMM_ON_GPU)
 enum { PARAMS_CHUNK = 1 << 14, PARAMS_MEASURED = 1 << 13 };
-typedef cudaStream_t Stream;               // the device runs operations in its order
 #else
 enum { PARAMS_CHUNK = 1 << 16, PARAMS_MEASURED = 1 << 16 };
-typedef int Stream;                        // unused: a CPU runs an operation at once
 #endif
 
 // Squared norms for dev/train/noise.c, before clipping: of the small gradients, added up; and in

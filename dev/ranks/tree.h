@@ -64,7 +64,7 @@ CPU_AND_GPU static inline int tree_level(uint64_t i) {
 }
 
 // out (n) = scale * (x[0] + ... + x[terms-1]), summed in fp32 along the tree; COMM_ADD: out +=
-// that. `out` may be one of the terms. The GPU's twin, with the same bits, is gpu_sum.
+// that. `out` may be one of the terms. The GPU's twin, with the same bits, is comm_sum_terms.
 //   x: `terms` buffers of n elements each, of floats or of bf16 as `type` says
 static inline void tree_sum(float *out, const void *const *x, int terms, float scale, CommType type,
                             CommMode mode, size_t n) {
