@@ -130,8 +130,10 @@ static void fuzz_gguf(const uint8_t *data, size_t size) {
     if (!gguf_model(&m, data, size, &err)) return;
     assert(m.c.C % m.c.NH == 0);
     for (int i = 0; i < gpt2_n_tensors(&m.c); i++) {
-        float *values = (float *)malloc(gpt2_tensor(&m.c, i).count * sizeof *values);
-        if (values) gguf_tensor(values, &m, i);
+        const Tensor tensor = gpt2_tensor(&m.c, i);
+        const GgufTensor *g = &m.tensors[i];
+        float *values = (float *)malloc(tensor.count * sizeof *values);
+        if (values) tensor_read(values, m.data + g->offset, &tensor, true, g->type);
         free(values);
     }
     gguf_model_free(&m);

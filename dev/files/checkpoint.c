@@ -3,9 +3,6 @@
 #include "files.h"
 #include <assert.h>
 
-const char *const kept_prefixes[N_KEPT] = { "", "exp_avg.", "exp_avg_sq.",
-                                                   "outer_momentum.", "average." };
-
 Series series_at(int i) {
     Series s = { (Kept)i, -1 };
     if (i < N_KEPT) return s;
@@ -19,10 +16,12 @@ int series_index(Kept what, int worker) {
 }
 
 Prefix series_prefix(int i) {
+    static const char *const names[N_KEPT] = { "", "exp_avg.", "exp_avg_sq.", "outer_momentum.",
+                                               "average." };
     Prefix prefix;
     Series s = series_at(i);
-    if (s.worker < 0) snprintf(prefix.text, sizeof prefix.text, "%s", kept_prefixes[s.what]);
-    else snprintf(prefix.text, sizeof prefix.text, "worker%d.%s", s.worker, kept_prefixes[s.what]);
+    if (s.worker < 0) snprintf(prefix.text, sizeof prefix.text, "%s", names[s.what]);
+    else snprintf(prefix.text, sizeof prefix.text, "worker%d.%s", s.worker, names[s.what]);
     return prefix;
 }
 

@@ -249,7 +249,6 @@ int safetensors_create(const char *path, const SafeOutput *tensors, size_t n, Er
 enum {
     LLMC_MAGIC = 20240326, LLMC_FP32 = 3, LLMC_BF16 = 5,
     LLMC_HEADER_WORDS = 256, LLMC_HEADER_BYTES = 4 * LLMC_HEADER_WORDS,
-    LLMC_LARGEST = 1 << 24,                  // limit of each size in a header: no overflow
 };
 
 // Reads the sizes, and checks that the n bytes are exactly a model of these sizes.
@@ -354,9 +353,6 @@ void gguf_model_free(GgufModel *m);
 // is nothing to free.
 bool gguf_model(GgufModel *m, const unsigned char *bytes, size_t n, Error *err);
 
-// out (gpt2_tensor(&m->c, i).count) = tensor i. F16 and BF16 are widened, exactly.
-void gguf_tensor(float *out, const GgufModel *m, int i);
-
 // The type of a tensor in a file of this type: vectors and positions are always fp32, as the
 // converter of llama.cpp has it.
 FloatType gguf_type(const Tensor *t, FloatType type);
@@ -454,7 +450,6 @@ int series_index(Kept what, int worker);
 typedef struct { char text[40]; } Prefix;
 
 Prefix series_prefix(int i);
-extern const char *const kept_prefixes[N_KEPT];
 
 typedef enum {
     FILE_WEIGHTS, FILE_OPTIMIZER, FILE_OUTER, FILE_AVERAGE, FILE_WORKERS, N_FILES

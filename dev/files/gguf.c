@@ -302,11 +302,6 @@ bool gguf_model(GgufModel *m, const unsigned char *bytes, size_t n, Error *err) 
     return good;
 }
 
-void gguf_tensor(float *out, const GgufModel *m, int i) {
-    Tensor t = gpt2_tensor(&m->c, i);
-    tensor_read(out, m->data + m->tensors[i].offset, &t, true, m->tensors[i].type);
-}
-
 // ---- writing ----
 
 FloatType gguf_type(const Tensor *t, FloatType type) {

@@ -2,6 +2,7 @@
 #include "files.h"
 
 static bool llmc_header(int32_t header[8], const unsigned char *bytes, size_t n, Error *err) {
+    static const int32_t most[8] = { 0, 0, 1 << 24, 1 << 24, 1 << 14, 1 << 20, 1 << 20, 1 << 24 };
     if (n >= 32) memcpy(header, bytes, 32);
     if (n < 32 || header[0] != LLMC_MAGIC) {
         const char *kind = file_kind(bytes, n);
@@ -13,7 +14,7 @@ static bool llmc_header(int32_t header[8], const unsigned char *bytes, size_t n,
     if (header[1] != LLMC_FP32 && header[1] != LLMC_BF16)
         return fail(err, "version %d; expected 3 (fp32) or 5 (bf16)", header[1]);
     for (int i = 2; i < 8; i++)
-        if (header[i] < 1 || header[i] > LLMC_LARGEST)
+        if (header[i] < 1 || header[i] > most[i])                     // no product overflows
             return fail(err, "word %d of the header is %d, not a valid size", i, header[i]);
     if (header[6] % header[5] != 0)
         return fail(err, "%d heads do not divide %d channels", header[5], header[6]);
@@ -33,18 +34,11 @@ bool llmc_config(Config *c, const unsigned char *bytes, size_t n, Error *err) {
     c->L = header[4];
     c->NH = header[5];
     c->C = header[6];
-    double size = header[1] == LLMC_FP32 ? 4 : 2;                // doubles do not overflow
-    double count = (double)(header[7] - header[3]) * c->C;       // padding of the vocabulary
-    for (int k = 0; k < N_KINDS; k++) {
-        double n_layers = k >= FIRST_IN_BLOCK && k <= LAST_IN_BLOCK ? c->L : 1;
-        count += n_layers * (double)dim_size(c, tensor_kind(k)->rows)
-                          * (double)dim_size(c, tensor_kind(k)->cols);
-    }
-    double expected = LLMC_HEADER_BYTES + count * size;
-    if (expected != (double)n)
-        return fail(err, "%zu bytes, but its header needs %.0f: %s", n, expected,
-                    (double)n < expected ? "truncated" : "damaged");
-    return true;
+    size_t padding = (size_t)(header[7] - header[3]) * (size_t)c->C;
+    size_t expected = LLMC_HEADER_BYTES
+                    + (gpt2_n_params(c) + padding) * (header[1] == LLMC_FP32 ? 4u : 2u);
+    return n == expected || fail(err, "%zu bytes, but its header needs %zu: %s", n, expected,
+                                 n < expected ? "truncated" : "damaged");
 }
 
 void llmc_tensor(float *out, const Tensor *t, const Config *c, const unsigned char *bytes) {

@@ -248,19 +248,16 @@ static bool weights_open_shards(TensorFile *f, const char *dir, Error *err) {
     Json json;
     Error why;
     if (!json_open(&json, dir, WEIGHTS_INDEX, err)) return false;
-    const JsonNode *map = json_need(json.root, "weight_map", JSON_OBJECT, &why), *before, *k = map;
+    const JsonNode *map = json_need(json.root, "weight_map", JSON_OBJECT, &why);
     bool good = map || fail(err, "%s: %s", f->path.text, why.text);
-    if (map) k = json_first(map);
+    const JsonNode *k = good ? json_first(map) : NULL;
     for (; good && k < json_end(map); k = json_next(k + 1)) {
-        const JsonNode *file = k + 1;
-        if (file->type != JSON_STRING || strchr(file->text, '/')) {
+        const JsonNode *file = k + 1, *before = json_first(map);
+        if (file->type != JSON_STRING || strchr(file->text, '/'))
             good = fail(err, "%s: byte %zu: not the name of a file in this directory",
                         f->path.text, file->at);
-            continue;
-        }
-        for (before = json_first(map); before < k && !json_is(before + 1, file->text); )
-            before = json_next(before + 1);
-        if (before == k)                                 // the first tensor of this file
+        while (before < k && !json_is(before + 1, file->text)) before = json_next(before + 1);
+        if (good && before == k)                         // the first tensor of this file
             good = safetensors_add(&f->s, path_join(dir, file->text).text, err);
     }
     json_free(&json);
@@ -357,7 +354,8 @@ void tensor_file_bucket(float *elements, TensorFile *f, Kept what, int worker, i
         Tensor t = gpt2_tensor(c, i);
         float *out = elements + t.offset - range.begin;
         const SafeTensor *from = f->tensors ? f->tensors[first + (size_t)i] : NULL;
-        if (f->gguf.tensors) gguf_tensor(out, &f->gguf, i);
+        const GgufTensor *g = f->gguf.tensors ? &f->gguf.tensors[i] : NULL;
+        if (g) tensor_read(out, f->gguf.data + g->offset, &t, true, g->type);
         else if (f->single.bytes) llmc_tensor(out, &t, c, f->single.bytes);
         else if (from) tensor_read(out, from->data, &t, f->linear, from->dtype->type);
         else memset(out, 0, t.count * sizeof *out);

@@ -115,7 +115,7 @@ size_t gpt2_largest_bucket(const Config *c);
 // ---- what a run keeps of each parameter ----
 
 // Arrays with one element for each parameter: the weights, AdamW's two moments, the momentum of
-// DiLoCo's outer optimizer. Checkpoints name their tensors kept_prefixes[kept] + tensor key.
+// DiLoCo's outer optimizer. Checkpoints name their tensors series_prefix() + tensor key.
 typedef enum {
     KEPT_WEIGHTS, KEPT_EXP_AVG, KEPT_EXP_AVG_SQ, KEPT_OUTER_MOMENTUM, KEPT_AVERAGE, N_KEPT
 } Kept;

@@ -40,8 +40,6 @@ void comm_cuda_check(cudaError_t status, const char *call) {
 }
 #endif
 
-// ---- what a backend provides ----
-
 #if defined(WITH_MPI) || defined(WITH_NCCL)
 // ---- pieces: what is under way of a collective ----
 

@@ -94,19 +94,19 @@ __device__ inline float widen(uint16_t x) { return bf16_widen(x); }
 
 typedef struct { const void *x[COMM_MAX_RANKS]; } Terms;
 
-// out = scale * (the sum of so many terms), or += that: thread i owns share i. It adds up as
-// tree_sum of dev/ranks/tree.h does, and gives the same bits. Loops over levels are unrolled, so
-// that these stay in registers.
+// out = scale * (the sum of so many terms), or += that, for elements begin ... end-1, whole shares:
+// thread i owns share i. It adds up as tree_sum of dev/ranks/tree.h does, and gives the same bits.
+// Loops over levels are unrolled, so that these stay in registers.
 template <class T, int W>
 __global__ void tree_sum_kernel(float *out, Terms from, int terms, float scale, CommMode mode,
-                                size_t n) {
+                                size_t begin, size_t end) {
     enum { LEVELS = 9 };
     static_assert(1 << (LEVELS - 1) >= COMM_MAX_RANKS, "a level for each bit of the count");
-    size_t i = thread_in_grid();
-    if (i*W >= n) return;
+    size_t i = begin + thread_in_grid()*W;
+    if (i >= end) return;
     float levels[LEVELS][W] = {}, sum[W] = {};
     for (int k = 0; k < terms; k++) {
-        Share<T, W> term = ((const Share<T, W> *)from.x[k])[i];
+        Share<T, W> term = *(const Share<T, W> *)((const T *)from.x[k] + i);
         for (int w = 0; w < W; w++) sum[w] = widen(term.x[w]);
         int level = tree_level((uint64_t)k);
         #pragma unroll
@@ -120,20 +120,19 @@ __global__ void tree_sum_kernel(float *out, Terms from, int terms, float scale, 
     for (int l = 1; l < LEVELS; l++)
         if (l > merged && terms >> l & 1)
             for (int w = 0; w < W; w++) sum[w] = levels[l][w] + sum[w];
-    Share<float, W> *to = (Share<float, W> *)out + i, result = {};
+    Share<float, W> *to = (Share<float, W> *)(out + i), result = {};
     if (mode == COMM_ADD) result = *to;
     for (int w = 0; w < W; w++)
         result.x[w] = mode == COMM_ADD ? result.x[w] + scale*sum[w] : scale*sum[w];
     *to = result;
 }
 
-// All shares of W elements that n hold.
 template <class T, int W>
-static void tree_sum_launch(float *out, Terms from, int terms, float scale, CommMode mode, size_t n,
-                            cudaStream_t stream) {
-    if (n < W) return;
-    tree_sum_kernel<T, W><<<blocks_for(n / W, 256), 256, 0, stream>>>(out, from, terms, scale, mode,
-                                                                      n / W * W);
+static void tree_sum_launch(float *out, Terms from, int terms, float scale, CommMode mode,
+                            size_t begin, size_t end, cudaStream_t stream) {
+    if (begin == end) return;
+    tree_sum_kernel<T, W><<<blocks_for((end - begin) / W, 256), 256, 0, stream>>>(
+        out, from, terms, scale, mode, begin, end);
     LAUNCH_CHECK();
 }
 
@@ -142,17 +141,16 @@ static bool begins_a_pack(const void *p) { return (uintptr_t)p % 16 == 0; }
 template <class T>
 static void tree_sum_of(float *out, const void *const *x, int terms, float scale, CommMode mode,
                         size_t n, cudaStream_t stream) {
-    Terms from, rest;
-    bool packs = begins_a_pack(out);
-    for (int k = 0; k < terms; k++) packs = packs && begins_a_pack(x[k]);
     enum { W = 16 / sizeof(T) };
-    size_t begin = packs ? n / W * W : 0;
+    Terms from;
+    bool packs = begins_a_pack(out);
     for (int k = 0; k < terms; k++) {
         from.x[k] = x[k];
-        rest.x[k] = (const T *)x[k] + begin;
+        packs = packs && begins_a_pack(x[k]);
     }
-    tree_sum_launch<T, W>(out, from, terms, scale, mode, begin, stream);
-    tree_sum_launch<T, 1>(out + begin, rest, terms, scale, mode, n - begin, stream);
+    size_t packed = packs ? n / W * W : 0;
+    tree_sum_launch<T, W>(out, from, terms, scale, mode, 0, packed, stream);
+    tree_sum_launch<T, 1>(out, from, terms, scale, mode, packed, n, stream);
 }
 
 // The GPU's tree_sum.
