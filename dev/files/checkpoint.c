@@ -146,7 +146,8 @@ static bool state_lacks(const TrainState *s, const char *key) {
     while (strcmp(state_fields[i].key, key) != 0) i++;
     const void *at = (const char *)s + state_fields[i].at;
     if (state_fields[i].type == STATE_COUNT) return *(const int64_t *)at == 0;
-    return *(const double *)at == 0.0 || !isfinite(*(const double *)at);
+    double x = *(const double *)at;
+    return !isfinite(x) || (x == 0.0 && at != (const void *)&s->val_loss);
 }
 
 static bool state_write(const Checkpoint *k, const char *dir, Error *err) {
