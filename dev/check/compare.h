@@ -24,7 +24,6 @@
 #include <unistd.h>
 
 #define FLOAT_ROUNDING 0x1p-24         // half a unit in the last place of a number near 1
-#define BF16_ROUNDING 0x1p-9
 
 typedef struct {
     char name[64], letters[8];         // "dx", and "nc": a letter for each index

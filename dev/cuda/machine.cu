@@ -4,17 +4,15 @@
 // ---- which GPU ----
 
 // "sm_80, sm_90": what this file was compiled for, which the compiler lists as 800,900.
-typedef struct { char text[200]; } Architectures;
-static Architectures architectures_built(void) {
+static const char *architectures_built(void) {
 #ifndef __CUDA_ARCH_LIST__
 #define __CUDA_ARCH_LIST__ 800
 #endif
     const int built[] = { __CUDA_ARCH_LIST__ };
-    Architectures names = { "" };
+    static char names[200];
     size_t n = 0;
     for (int a : built)
-        n += (size_t)snprintf(names.text + n, sizeof names.text - n, "%ssm_%d", n ? ", " : "",
-                              a / 10);
+        n += (size_t)snprintf(names + n, sizeof names - n, "%ssm_%d", n ? ", " : "", a / 10);
     return names;
 }
 
@@ -69,7 +67,7 @@ static void gpu_find(Gpu *g, const Comm *c) {
         || status == cudaErrorUnsupportedPtxVersion)
         die("GPU: %s is sm_%d%d, and this program was built for %s; run make train_gpt2cu on this "
             "machine (bf16 needs sm_80 or later)", g->properties.name, g->properties.major,
-            g->properties.minor, architectures_built().text);
+            g->properties.minor, architectures_built());
     CUDA_CHECK(status);
 }
 
@@ -116,18 +114,16 @@ double machine_free_memory(const Machine *g) {
 
 // ---- the 100% of "model FLOP utilisation": what the largest products of this GPU come to ----
 
-// Seconds that a product of n x n matrices takes, the mean of `times`.
-static double matmul_seconds(real *c, const real *a, const real *b, size_t n, int times, Gpu *g) {
+// Seconds that `work` takes on the GPU.
+template <class Work> static double seconds_of(Gpu *g, Work work) {
     cudaEvent_t begin, end;
     CUDA_CHECK(cudaEventCreate(&begin));
     CUDA_CHECK(cudaEventCreate(&end));
-    matmul(c, n, rows_of(a, n), rows_of(b, n), n, n, n, WRITE, g);        // warms up
     CUDA_CHECK(cudaEventRecord(begin, g->stream));
-    for (int i = 0; i < times; i++)
-        matmul(c, n, rows_of(a, n), rows_of(b, n), n, n, n, WRITE, g);
+    work();
     CUDA_CHECK(cudaEventRecord(end, g->stream));
     gpu_wait(g);
-    double seconds = gpu_seconds(begin, end) / times;
+    double seconds = gpu_seconds(begin, end);
     CUDA_CHECK(cudaEventDestroy(begin));
     CUDA_CHECK(cudaEventDestroy(end));
     return seconds;
@@ -139,6 +135,9 @@ static double matmul_peak_flops(Gpu *g) {
     size_t n = 64, free_bytes, total;
     double seconds;
     real *memory = NULL;
+    auto product = [&] {
+        matmul(memory, n, rows_of(memory + n*n, n), rows_of(memory + 2*n*n, n), n, n, n, WRITE, g);
+    };
     CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total));
     do {
         n *= 2;
@@ -146,11 +145,12 @@ static double matmul_peak_flops(Gpu *g) {
         CUDA_CHECK(cudaMalloc((void **)&memory, 3*n*n * sizeof(real)));
         random_fill_kernel<<<blocks_for(3*n*n, 256), 256, 0, g->stream>>>(memory, 3*n*n);
         LAUNCH_CHECK();
-        seconds = matmul_seconds(memory, memory + n*n, memory + 2*n*n, n, 1, g);
+        product();                               // warms up
+        seconds = seconds_of(g, product);
     } while (seconds < 5e-3 && n < 8192 && 12*n*n * sizeof(real) <= free_bytes / 2);
     int times = (int)(0.1 / seconds) + 1;
     if (times > 50) times = 50;
-    seconds = matmul_seconds(memory, memory + n*n, memory + 2*n*n, n, times, g);
+    seconds = seconds_of(g, [&] { for (int i = 0; i < times; i++) product(); }) / times;
     CUDA_CHECK(cudaFree(memory));
     return 2.0 * (double)n * (double)n * (double)n / seconds;
 }

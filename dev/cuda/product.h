@@ -43,19 +43,14 @@ static void product_set_pointers(Product *p, const void *vector, const void *oth
     if (other) product_set(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &other, sizeof other);
 }
 
-// What a description points to, besides the operands.
-static bool epilogue_reads_vector(int kind) { return kind != NO_EPILOGUE && kind != GELU_GRADIENT; }
-static bool epilogue_reads_other(int kind) {
-    return kind == ADD_BIAS_GELU || kind == GELU_GRADIENT;
-}
-
 static void product_set_epilogue(Product *p) {
     static const cublasLtEpilogue_t names[] = {
         CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_BIAS,
         CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUBLASLT_EPILOGUE_DGELU,
     };
     int kind = p->key.epilogue;
-    bool vector = epilogue_reads_vector(kind), other = epilogue_reads_other(kind);
+    bool vector = kind != NO_EPILOGUE && kind != GELU_GRADIENT;
+    bool other = kind == ADD_BIAS_GELU || kind == GELU_GRADIENT;
     int64_t ld_other = (int64_t)p->key.N;
     product_set(p, CUBLASLT_MATMUL_DESC_EPILOGUE, &names[kind], sizeof names[kind]);
     if (other) product_set(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &ld_other, sizeof ld_other);

@@ -57,8 +57,7 @@ typedef struct { uint32_t x[4]; } Fragment;
 template <bool TRANSPOSED> __device__ inline Fragment load_matrices(const real *row) {
     Fragment f;
 #ifdef EMULATOR
-    if (TRANSPOSED) emulated_ldmatrix_x4_trans(f.x, row);
-    else emulated_ldmatrix_x4(f.x, row);
+    emulated_ldmatrix_x4<TRANSPOSED>(f.x, row);
 #else
     uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
     if (TRANSPOSED)

@@ -1,12 +1,5 @@
-// A block of threads on one core, and a grid of blocks on all cores. Each CUDA thread is a fiber:
-//
-//     fiber.h       stacks, and the switch from one to another
-//     worker.h      the state of a block
-//     report.h      errors
-//     schedule.h    which thread runs next
-//     warp.h        __syncthreads; shuffles
-//     this file     __shared__ variables; a block from its first thread to its last; a grid;
-//                   threadIdx, blockIdx ...
+// __shared__ variables; a block of threads on one core, from its first thread to its last; a grid
+// of blocks on all cores; threadIdx, blockIdx ...
 //
 // Three rules that a kernel must keep are checked here:
 //   1. All threads that have not exited meet at the same __syncthreads: barrier().
@@ -23,13 +16,6 @@ namespace emulator {
 // rewrite.c turns a declaration into EMULATOR_SHARED. A variable is allocated when the block's
 // first thread reaches its declaration, and freed when the block ends. It begins as NaNs: a kernel
 // that reads an element before any thread has written it computes NaN. The limits are a GPU's.
-
-// When accesses are counted, nothing else lies so many bytes behind a variable: NaNs, for a watch.
-#ifdef EMULATOR_COUNT
-constexpr size_t SHARED_GAP = 256;
-#else
-constexpr size_t SHARED_GAP = 0;
-#endif
 
 // Each variable is an allocation of its own, so that AddressSanitizer guards its ends.
 inline void *shared_new(int slot, size_t bytes, const char *name) {

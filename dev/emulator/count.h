@@ -1,10 +1,6 @@
 // Counts what kernels ask of a GPU: `make profile`. Built with -DEMULATOR_COUNT, the emulator calls
 // the functions below; otherwise they are empty, and the program is the same without them.
 //
-//     count.h        what is counted, and where the emulator tells of it
-//     count.cpp      the counters: a file of its own, since it is compiled in another way
-//     profile.h      tables of the counts, and the time that a named GPU needs at least
-//
 // The compiler reports every load and store: g++ -fsanitize=thread calls a function before each of
 // them, and count.cpp defines these functions in place of ThreadSanitizer. An address in memory
 // from cudaMalloc is global, one in the block's __shared__ variables is shared, and all others are
@@ -19,6 +15,7 @@
 #ifdef EMULATOR_COUNT
 #include <map>
 #include <string>
+#include <tuple>
 #include <vector>
 #endif
 
@@ -70,13 +67,9 @@ struct Instruction {
     uintptr_t address;
     CountKind kind;
     int part;                          // of a struct that takes several accesses
-    bool operator==(const Instruction &b) const {
-        return address == b.address && kind == b.kind && part == b.part;
-    }
-    bool operator<(const Instruction &b) const {
-        return address != b.address ? address < b.address
-             : kind != b.kind ? kind < b.kind : part < b.part;
-    }
+    auto members() const { return std::tie(address, kind, part); }
+    bool operator==(const Instruction &b) const { return members() == b.members(); }
+    bool operator<(const Instruction &b) const { return members() < b.members(); }
 };
 
 struct CountedKernel {
@@ -98,40 +91,19 @@ const std::vector<CountedKernel> &counted(void);
 typedef void (*CountWatch)(CountKind kind, const void *p, size_t bytes);
 extern CountWatch count_watch;
 
+// Nothing else lies so many bytes behind a __shared__ variable: NaNs, for a watch.
+constexpr size_t SHARED_GAP = 256;
+
 // The emulator's own work on global and shared memory, in place of hardware.
 #define EMULATOR_UNCOUNTED __attribute__((no_sanitize_thread))
 // What a kernel calls often: inlined into each call, it would take the compiler minutes.
 #define EMULATOR_APART __attribute__((noinline))
-
-#else
-
-inline void count_memory(const void *, size_t) { }
-inline void count_forget(const void *) { }
-inline void count_launch(const char *, const void *, uint64_t, uint64_t) { }
-inline void count_launch_end(void) { }
-inline void count_block(const Worker *) { }
-inline void count_block_end(void) { }
-inline void count_met(int) { }
-inline void count_call(CountKind, int = 1) { }
-inline void count_ldmatrix(const void *) { }
-inline void count_copy(const void *, const void *, int, int) { }
-inline void count_work(const char *, uint64_t, uint64_t, double) { }
-#define EMULATOR_UNCOUNTED
-#define EMULATOR_APART
-
-#endif
-
-}  // namespace emulator
 
 // ---- vectors that are copied whole ----
 
 // A GPU moves a float4 with one instruction. A C++ compiler may split the copy into four, and drop
 // those that nobody reads, and what no GPU does would be counted. So in this build a copy passes
 // through a register that the compiler cannot see into.
-#ifdef EMULATOR_COUNT
-
-namespace emulator {
-
 typedef float Word128 __attribute__((vector_size(16), may_alias));
 typedef uint64_t __attribute__((may_alias)) Word64;
 typedef uint32_t __attribute__((may_alias)) Word32;
@@ -151,20 +123,33 @@ template <size_t BYTES> inline void copy_whole(void *to, const void *from) {
     else *(Word32 *)to = opaque(*(const Word32 *)from);
 }
 
-}  // namespace emulator
-
-#define EMULATOR_COPIED_WHOLE(name) \
+#define EMULATOR_WHOLE(name, parameters, ...) \
+    name() = default; \
+    name parameters : __VA_ARGS__ { } \
     name(const name &from) { emulator::copy_whole<sizeof(name)>(this, &from); } \
     name &operator=(const name &from) { \
         emulator::copy_whole<sizeof(name)>(this, &from); \
         return *this; \
     }
-#define EMULATOR_WHOLE(name, parameters, ...) \
-    name() = default; \
-    name parameters : __VA_ARGS__ { } \
-    EMULATOR_COPIED_WHOLE(name)
 
 #else
-#define EMULATOR_COPIED_WHOLE(name)
+
+inline void count_memory(const void *, size_t) { }
+inline void count_forget(const void *) { }
+inline void count_launch(const char *, const void *, uint64_t, uint64_t) { }
+inline void count_launch_end(void) { }
+inline void count_block(const Worker *) { }
+inline void count_block_end(void) { }
+inline void count_met(int) { }
+inline void count_call(CountKind, int = 1) { }
+inline void count_ldmatrix(const void *) { }
+inline void count_copy(const void *, const void *, int, int) { }
+inline void count_work(const char *, uint64_t, uint64_t, double) { }
+constexpr size_t SHARED_GAP = 0;
+#define EMULATOR_UNCOUNTED
+#define EMULATOR_APART
 #define EMULATOR_WHOLE(name, parameters, ...)
+
 #endif
+
+}  // namespace emulator

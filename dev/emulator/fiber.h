@@ -22,14 +22,8 @@ namespace emulator {
 
 // ---- the switch ----
 
-struct Context { void **sp; };
-
 // Saves this fiber's stack pointer in *save and continues at the saved stack pointer `load`.
 extern "C" void emulator_switch(void ***save, void **load) asm("emulator_switch");
-
-inline void context_switch(Context *from, Context *to) {
-    emulator_switch(&from->sp, to->sp);
-}
 
 #if defined(__x86_64__)
 
@@ -43,15 +37,8 @@ asm(".text\n"
     "    popq %r15\n    popq %r14\n    popq %r13\n    popq %r12\n    popq %rbx\n    popq %rbp\n"
     "    ret\n");
 
-// Lays out the stack as if `entry` had just been called and had switched away.
-EMULATOR_UNCOUNTED
-inline void context_start(Context *c, char *stack, size_t bytes, void (*entry)(void)) {
-    void **sp = (void **)(stack + bytes);
-    *--sp = nullptr;                             // where entry would return to; it never does
-    *--sp = (void *)entry;
-    for (int i = 0; i < 6; i++) *--sp = nullptr;
-    c->sp = sp;
-}
+// Words that a switch leaves on the stack, and which of them it returns to.
+enum { SWITCH_WORDS = 8, SWITCH_RETURNS = 6 };   // the last is where `entry` itself would return to
 
 #elif defined(__aarch64__)
 
@@ -73,16 +60,19 @@ asm(".text\n"
     "    add sp, sp, #160\n"
     "    ret\n");
 
-EMULATOR_UNCOUNTED
-inline void context_start(Context *c, char *stack, size_t bytes, void (*entry)(void)) {
-    c->sp = (void **)(stack + bytes) - 20;
-    for (int i = 0; i < 20; i++) c->sp[i] = nullptr;
-    c->sp[11] = (void *)entry;                   // x30, the register that ret jumps to
-}
+enum { SWITCH_WORDS = 20, SWITCH_RETURNS = 11 };           // to x30
 
 #else
 #error "the emulator switches stacks on x86-64 and AArch64; a switch for others belongs here"
 #endif
+
+// Lays out a stack as if `entry` had just been called and had switched away; its stack pointer.
+EMULATOR_UNCOUNTED inline void **stack_start(char *end, void (*entry)(void)) {
+    void **sp = (void **)end - SWITCH_WORDS;
+    for (int i = 0; i < SWITCH_WORDS; i++) sp[i] = nullptr;
+    sp[SWITCH_RETURNS] = (void *)entry;
+    return sp;
+}
 
 // ---- stacks ----
 

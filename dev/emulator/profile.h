@@ -307,7 +307,7 @@ inline void show_lines(const CountedKernel &k, const ProfileGpu *g) {
 
 // Kernels whose names begin with `name`.
 inline void profile_show_lines(const std::vector<CountedKernel> &all, const char *name,
-                                      const char *gpu) {
+                               const char *gpu) {
     const ProfileGpu *g = profile_gpu(gpu);
     std::vector<CountedKernel> kernels = named(all);
     std::string known;

@@ -189,12 +189,6 @@ static size_t put_shared(const Source *s, size_t done, size_t at) {
 
 static void rewrite(const char *path);
 
-static bool directive_is(const Source *s, size_t at, const char *what) {
-    at++;
-    while (s->code[at] == ' ') at++;
-    return strncmp(s->code + at, what, strlen(what)) == 0;
-}
-
 // A preprocessor line, with its # at `at`. If the file of #include "NAME" exists beside the
 // including file, its path is written out, since the result is compiled elsewhere; a .cu file is
 // rewritten in place.
@@ -202,7 +196,8 @@ static size_t put_directive(const Source *s, size_t done, size_t at) {
     char name[1024], path[2048];
     size_t end = at + strcspn(s->text + at, "\n");
     put(s, done, at);
-    if (directive_is(s, at, "pragma unroll")) return end;
+    size_t word = at + 1 + strspn(s->code + at + 1, " ");
+    if (strncmp(s->code + word, "pragma unroll", strlen("pragma unroll")) == 0) return end;
     if (sscanf(s->text + at, "# include \"%1023[^\"]\"", name) != 1) return at;
     const char *slash = strrchr(s->path, '/');
     size_t dir = slash ? (size_t)(slash - s->path) + 1 : 0;

@@ -23,13 +23,8 @@ inline uint64_t mix(uint64_t x) {
 // 32 random bits.
 inline unsigned random_bits(void) { return (unsigned)((worker.random = mix(worker.random)) >> 32); }
 
-// The first of `lanes` at or after lane `from`, wrapping around at lane 31.
-inline int first_lane(unsigned lanes, int from) {
-    unsigned after = lanes & (~0u << from);
-    return __builtin_ctz(after ? after : lanes);
-}
-
-// Removes the next thread from the ready set; null if the set is empty.
+// Removes the next thread from the ready set; null if the set is empty. In a warp it is the first
+// lane at or after `from`, or else the first.
 inline Fiber *take_ready(void) {
     int warp = index_of(worker.current) / 32, from = index_of(worker.current) % 32;
     if (worker.current == &worker.home) warp = from = 0;
@@ -39,7 +34,8 @@ inline Fiber *take_ready(void) {
     }
     for (int tried = 0; tried < worker.warps; tried++) {
         if (worker.ready[warp]) {
-            int lane = first_lane(worker.ready[warp], from);
+            unsigned after = worker.ready[warp] & (~0u << from);
+            int lane = __builtin_ctz(after ? after : worker.ready[warp]);
             worker.ready[warp] &= ~(1u << lane);
             return &worker.fibers[warp*32 + lane];
         }
@@ -52,7 +48,7 @@ inline Fiber *take_ready(void) {
 inline void fiber_main(void);                    // block.h
 
 // First call after a switch: tells AddressSanitizer which stack is in use now.
-inline void arrived_on(void *fake_stack) {
+inline void arrived_on([[maybe_unused]] void *fake_stack) {
 #ifdef EMULATOR_ASAN
     const void *bottom;
     size_t bytes;
@@ -61,8 +57,6 @@ inline void arrived_on(void *fake_stack) {
         worker.home_stack = (char *)bottom;
         worker.home_bytes = bytes;
     }
-#else
-    (void)fake_stack;
 #endif
 }
 
@@ -74,12 +68,12 @@ inline void prepare(Fiber *f) {
 #endif
     // Stacks start at different offsets in a page. At equal ones all would use the same cache sets.
     size_t shift = (size_t)(index_of(f) % 32) * 128;
-    context_start(&f->context, f->stack, STACK_BYTES - shift, fiber_main);
+    f->sp = stack_start(f->stack + STACK_BYTES - shift, fiber_main);
 }
 
 // Switches to another fiber; returns when a fiber switches back. `done`: the caller has finished,
 // and this never returns.
-inline void switch_to(Fiber *next, bool done) {
+inline void switch_to(Fiber *next, [[maybe_unused]] bool done) {
     Fiber *me = worker.current;
     if (next != &worker.home && !next->stack) prepare(next);
     worker.previous = me;
@@ -89,10 +83,8 @@ inline void switch_to(Fiber *next, bool done) {
     __sanitizer_start_switch_fiber(done ? nullptr : &me->fake_stack,
                                    home ? worker.home_stack : next->stack,
                                    home ? worker.home_bytes : STACK_BYTES);
-#else
-    (void)done;
 #endif
-    context_switch(&me->context, &next->context);
+    emulator_switch(&me->sp, next->sp);
     arrived_on(me->fake_stack);
 }
 

@@ -86,51 +86,15 @@ EMULATOR_APART inline void check_shared(const void *p, size_t bytes, Place here)
          here.line);
 }
 
-inline void ldmatrix(uint32_t *r, const void *row, bool transposed, Place here) {
-    check_shared(row, 16, here);
-    count_ldmatrix(row);
-    LoadMatrix l = { r, row, transposed };
-    collective(ALL_LANES, &l, ldmatrix_combine, here);
-}
-
 // ---- cp.async: copies from global to shared memory while the thread goes on ----
 
 inline Copy *copies_of(const Fiber *f) { return worker.copies + index_of(f)*MAX_COPIES; }
-
-// Queues a copy. It takes place in copy_wait and not before, so a kernel that forgets to wait reads
-// the old contents.
-inline void copy_begin(void *to, const void *from, int bytes, int read, Place here) {
-    check_shared(to, (size_t)bytes, here);
-    if ((uintptr_t)from % (uintptr_t)bytes)
-        fail("cp.async: address %p is not a multiple of %d, %s:%d", from, bytes, here.file,
-             here.line);
-    Fiber *me = worker.current;
-    if (me->copy_count == MAX_COPIES) fail("cp.async: more than %d pending copies", MAX_COPIES);
-    copies_of(me)[me->copy_count++] = { to, from, bytes, read, me->copy_group };
-    count_copy(to, from, bytes, read);
-}
-
-// Carries out all copies but those of the `groups` groups committed last.
-EMULATOR_APART inline void copy_wait(int groups) {
-    Fiber *me = worker.current;
-    int left = 0;
-    for (int i = 0; i < me->copy_count; i++) {
-        Copy *c = &copies_of(me)[i];
-        if (c->group >= me->copy_group - groups) {
-            copies_of(me)[left++] = *c;
-        } else {
-            memset(c->to, 0, (size_t)c->bytes);
-            if (c->read) memcpy(c->to, c->from, (size_t)c->read);
-        }
-    }
-    me->copy_count = left;
-}
 
 }  // namespace emulator
 
 // mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32; d may be c.
 inline void emulated_mma_m16n8k16(float d[4], const uint32_t a[4], const uint32_t b[2],
-                                         const float c[4], EMULATOR_HERE) {
+                                  const float c[4], EMULATOR_HERE) {
     emulator::Mma m = { {}, a, b, c };
     emulator::count_call(emulator::MMA);
     emulator::collective(emulator::ALL_LANES, &m, emulator::mma_combine, { "mma", file, line });
@@ -138,18 +102,42 @@ inline void emulated_mma_m16n8k16(float d[4], const uint32_t a[4], const uint32_
 }
 
 // ldmatrix.sync.aligned.m8n8.x4.shared.b16, without and with .trans: four matrices.
+template <bool TRANSPOSED = false>
 inline void emulated_ldmatrix_x4(uint32_t r[4], const void *row, EMULATOR_HERE) {
-    emulator::ldmatrix(r, row, false, { "ldmatrix.x4", file, line });
-}
-inline void emulated_ldmatrix_x4_trans(uint32_t r[4], const void *row, EMULATOR_HERE) {
-    emulator::ldmatrix(r, row, true, { "ldmatrix.x4.trans", file, line });
+    emulator::Place here = { TRANSPOSED ? "ldmatrix.x4.trans" : "ldmatrix.x4", file, line };
+    emulator::LoadMatrix l = { r, row, TRANSPOSED };
+    emulator::check_shared(row, 16, here);
+    emulator::count_ldmatrix(row);
+    emulator::collective(emulator::ALL_LANES, &l, emulator::ldmatrix_combine, here);
 }
 
-// cp.async of 4, 8 or 16 bytes: the first `read` are copied, the rest become zeros.
-inline void emulated_cp_async(void *to, const void *from, int bytes, int read,
-                                     EMULATOR_HERE) {
-    emulator::copy_begin(to, from, bytes, read, { "cp.async", file, line });
+// cp.async of 4, 8 or 16 bytes: the first `read` are copied, the rest become zeros. It takes place
+// in the wait and not before, so a kernel that forgets to wait reads the old contents.
+inline void emulated_cp_async(void *to, const void *from, int bytes, int read, EMULATOR_HERE) {
+    emulator::check_shared(to, (size_t)bytes, { "cp.async", file, line });
+    if ((uintptr_t)from % (uintptr_t)bytes)
+        emulator::fail("cp.async: address %p is not a multiple of %d, %s:%d", from, bytes, file,
+                       line);
+    emulator::Fiber *me = emulator::worker.current;
+    if (me->copy_count == emulator::MAX_COPIES)
+        emulator::fail("cp.async: more than %d pending copies", emulator::MAX_COPIES);
+    emulator::copies_of(me)[me->copy_count++] = { to, from, bytes, read, me->copy_group };
+    emulator::count_copy(to, from, bytes, read);
 }
 // cp.async.commit_group; .wait_group N: all groups but the last N are done.
 inline void emulated_cp_async_commit(void) { emulator::worker.current->copy_group++; }
-inline void emulated_cp_async_wait(int groups) { emulator::copy_wait(groups); }
+EMULATOR_APART inline void emulated_cp_async_wait(int groups) {
+    emulator::Fiber *me = emulator::worker.current;
+    emulator::Copy *copies = emulator::copies_of(me);
+    int left = 0;
+    for (int i = 0; i < me->copy_count; i++) {
+        emulator::Copy c = copies[i];
+        if (c.group >= me->copy_group - groups) {
+            copies[left++] = c;
+        } else {
+            memset(c.to, 0, (size_t)c.bytes);
+            if (c.read) memcpy(c.to, c.from, (size_t)c.read);
+        }
+    }
+    me->copy_count = left;
+}

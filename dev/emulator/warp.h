@@ -22,20 +22,15 @@ EMULATOR_APART inline void release_barrier(void) {
     worker.arrived = 0;
 }
 
-__attribute__((noreturn, noinline))
-inline void fail_divergence(const Place *here) {
-    Place first = worker.barrier;
-    fail("barrier divergence: it waits at %s, %s:%d, others of its block at %s, %s:%d", here->call,
-         here->file, here->line, first.call, first.file, first.line);
-}
-
 // Waits until all threads of the block that have not exited have arrived. The last one makes all
 // ready.
 inline void barrier(Place here) {
     if (!worker.grid) fail("%s outside of a kernel, %s:%d", here.call, here.file, here.line);
     if (worker.arrived == 0) worker.barrier = here;
-    else if (here.line != worker.barrier.line || here.file != worker.barrier.file)
-        fail_divergence(&here);
+    Place first = worker.barrier;
+    if (here.line != first.line || here.file != first.file)
+        fail("barrier divergence: it waits at %s, %s:%d, others of its block at %s, %s:%d",
+             here.call, here.file, here.line, first.call, first.file, first.line);
     count_call(BARRIER);
     if (++worker.arrived == worker.alive) {
         release_barrier();
@@ -73,8 +68,7 @@ inline bool finish_collective(Fiber *f) {
 
 // Joins a collective. `operands` points to this lane's struct of operands and results. The last
 // lane calls `combine` with all lanes' structs, which writes each lane's result into its struct.
-EMULATOR_APART inline void collective(unsigned mask, void *operands, Combine combine,
-                                             Place here) {
+EMULATOR_APART inline void collective(unsigned mask, void *operands, Combine combine, Place here) {
     Fiber *me = worker.current;
     if (!worker.grid) fail("%s outside of a kernel, %s:%d", here.call, here.file, here.line);
     int i = index_of(me), warp = i / 32, lane = i % 32;
@@ -115,8 +109,6 @@ template <class T> inline T shuffle(unsigned mask, T value, int source, Place he
     return s.result;
 }
 
-inline void meet_combine(void **, unsigned) { }
-
 }  // namespace emulator
 
 inline void __syncthreads(EMULATOR_HERE) {
@@ -124,7 +116,7 @@ inline void __syncthreads(EMULATOR_HERE) {
 }
 
 inline void __syncwarp(unsigned mask = emulator::ALL_LANES, EMULATOR_HERE) {
-    emulator::collective(mask, nullptr, emulator::meet_combine, { "__syncwarp", file, line });
+    emulator::collective(mask, nullptr, [](void **, unsigned) { }, { "__syncwarp", file, line });
 }
 
 template <class T> inline T __shfl_sync(unsigned mask, T value, int from, EMULATOR_HERE) {

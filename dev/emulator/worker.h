@@ -26,7 +26,7 @@ struct Copy { void *to; const void *from; int bytes, read, group; };
 
 // One CUDA thread.
 struct Fiber {
-    Context context;
+    void **sp;                         // its stack pointer, while others run
     char *stack;                       // null before it first runs and after it has exited
     uint3 thread;                      // threadIdx
     Place collective;                  // the warp collective it waits in, or waited in last:

@@ -229,18 +229,18 @@ def flags_of(tree, file):
                                for name in sources(tree, file)[1:])]
 
 
-def library():
-    """What the trainer links besides, built by the Makefile."""
-    name = os.path.join(os.environ.get("BUILD", "build"), "library.a")
+def make(*names):
+    """Files that the Makefile builds; returns their paths."""
+    names = [os.path.join(os.environ.get("BUILD", "build"), name) for name in names]
     with MAKE:
-        subprocess.run(["make", "-s", "CC=" + os.environ.get("CC", "cc"), name], cwd=ROOT,
+        subprocess.run(["make", "-s", "CC=" + os.environ.get("CC", "cc"), *names], cwd=ROOT,
                        check=True)
-    return path_of(name)
+    return [path_of(name) for name in names]
 
 
 def compile_c(tree, program, file, *flags):
-    return compiler_says("CC", "cc", *flags_of(tree, file), *flags, *sources(tree, file), library(),
-                         "-o", program, "-lm")
+    return compiler_says("CC", "cc", *flags_of(tree, file), *flags, *sources(tree, file),
+                         *make("library.a"), "-o", program, "-lm")
 
 
 OPENMP = ["-fopenmp"]
@@ -268,23 +268,20 @@ def compile_races(tree, program, file):
         objects.append(f"{program}_{len(objects)}.o")
         fault = fault or compiler_says("CC", "cc", *flags_of(tree, file), *WATCHED, "-c", source, "-o",
                                        objects[-1])
-    return fault or compiler_says("CC", "cc", *OPENMP, *objects, library(), "-o", program, "-lm")
+    return fault or compiler_says("CC", "cc", *OPENMP, *objects, *make("library.a"), "-o", program,
+                                  "-lm")
 
 
 def compile_cuda(tree, program):
     """CUDA for a CPU: rewritten into C++, then compiled with the emulator's headers and counters, by
     the Makefile's command for make profile, which needs g++."""
-    build = os.environ.get("BUILD", "build")
-    with MAKE:
-        subprocess.run(["make", "-s", "CC=" + os.environ.get("CC", "cc"), f"{build}/rewrite",
-                        f"{build}/count-flags", f"{build}/count.o"], cwd=ROOT, check=True)
+    rewrite, flags, counters = make("rewrite", "count-flags", "count.o")
     with open(program + ".cpp", "w", encoding="utf-8") as cpp:
-        subprocess.run([path_of(build, "rewrite"), os.path.join(tree, SIDE_CUDA)], stdout=cpp,
-                       check=True)
-    count = read(path_of(build, "count-flags")).strip()
+        subprocess.run([rewrite, os.path.join(tree, SIDE_CUDA)], stdout=cpp, check=True)
+    count = read(flags).strip()
     return (compiler_says("", count, "-w", "-fsanitize=thread", "-c", program + ".cpp", "-o",
                           program + ".o")
-            or compiler_says("", count, program + ".o", path_of(build, "count.o"), "-o", program))
+            or compiler_says("", count, program + ".o", counters, "-o", program))
 
 
 def all_of(*jobs):
@@ -304,7 +301,7 @@ def build_original(file):
     """They are made once, until a source changes."""
     names = [os.path.basename(KERNELS if file == KERNELS else TRAINER), "compare"]
     made = [os.path.join(originals(), name) for name in names]
-    sources = [path_of(TRAINER), library()]
+    sources = [path_of(TRAINER), *make("library.a")]
     for folder in ("check", "exercises", "emulator"):
         sources += glob.glob(path_of("dev", folder, "**", "*.[ch]*"), recursive=True)
     newest = max(map(os.path.getmtime, sources))

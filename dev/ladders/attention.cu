@@ -82,11 +82,8 @@ __global__ void values_kernel(Data d) {                      // warp t owns row 
 static void three_kernels(const Data *d, Gpu *g) {
     dim3 rows = blocks_of(d, 8), pairs(rows.x, rows.y * blocks_for(d->T, 32), rows.z);
     scores_kernel<<<pairs, dim3(32, 8), 0, g->stream>>>(*d);
-    LAUNCH_CHECK();
     softmax_kernel<<<rows, 256, 0, g->stream>>>(*d);
-    LAUNCH_CHECK();
     values_kernel<<<rows, 256, 0, g->stream>>>(*d);
-    LAUNCH_CHECK();
 }
 
 // Online softmax: warp t owns query t, and its lanes own channels. The keys stream past; lesson 7
@@ -117,7 +114,6 @@ __global__ void online_kernel(Data d) {
 
 static void online_softmax(const Data *d, Gpu *g) {
     online_kernel<<<blocks_of(d, 8), 256, 0, g->stream>>>(*d);
-    LAUNCH_CHECK();
 }
 
 // Shared tiles: attention_forward_plain_kernel, which the trainer runs in fp32. A block of 8
@@ -127,61 +123,10 @@ static void online_softmax(const Data *d, Gpu *g) {
 static void shared_tiles(const Data *d, Gpu *g) {
     attention_forward_plain_kernel<<<blocks_of(d, PLAIN_ROWS), 32*PLAIN_ROWS, 0, g->stream>>>(
         d->out, d->lse, d->qkv, d->T, 0, d->C, d->NH);
-    LAUNCH_CHECK();
 }
 
 #ifndef PRECISION_FP32
 // ---- on tensor cores: the names are those of the trainer's section on attention ----
-
-// What a warp keeps of its 16M queries, which begin at `row`.
-template <class V> struct Online {
-    Fragment q[V::M][V::D/16];
-    Square o[V::M][V::D/16];
-    float hi[V::M][2], sum[V::M][2], scale;      // a lane sums the columns that it holds
-    int row;
-};
-
-template <class V>
-__device__ inline void online_begin(Online<V> *w, const real *q_tile, int row0, const Data &d) {
-    *w = {};
-    for (int m = 0; m < V::M; m++) w->hi[m][0] = w->hi[m][1] = -INFINITY;
-    w->row = row0 + warp_in_block()*16*V::M;
-    w->scale = LOG2_E / sqrtf((float)d.HS);
-    own_load<V>(w->q, q_tile + (w->row - row0)*V::LENGTH);
-}
-
-// The keys and values col ... col+STEP-1.
-template <class V>
-__device__ inline void online_step(Online<V> *w, const real *k_tile, const real *v_tile, int col) {
-    if (col >= w->row + 16*V::M) return;         // nothing in sight of this warp
-    Square s[V::STEP/16][V::M];
-    scores<V>(s, w->q, k_tile);
-    each_element<V::STEP/16, V::M>([&](int n, int m, int half, int i) {
-        bool late = lane_column(col + 16*n, i) > lane_row(w->row + 16*m, half);
-        if (late) s[n][m].at(half, i) = -INFINITY;
-    });
-    softmax_step<V>(s, w->hi, w->sum, w->o, w->scale);
-    accumulate<V>(w->o, s, v_tile);
-}
-
-template <class V> __device__ inline void online_end(Online<V> *w, const Data &d) {
-    for (int m = 0; m < V::M; m++)
-        for (int half = 0; half < 2; half++) {
-            int t = lane_row(w->row + 16*m, half);
-            float total = quad_sum(w->sum[m][half]), share = 1.0f / total;
-            if (t >= d.T) continue;
-            for (int n = 0; n < V::D/16; n++)
-                for (int i = 0; i < 4; i += 2) {             // two neighbours at a time
-                    int c = lane_column(16*n, i);
-                    const Square &o = w->o[m][n];
-                    if (c < d.HS) *(__nv_bfloat162 *)(row_of(d.out, d, t) + c)
-                        = __floats2bfloat162_rn(o.at(half, i) * share, o.at(half, i + 1) * share);
-                }
-            if (lane() % 4 == 0)
-                d.lse[(size_t)this_head()*d.T + t]
-                    = (w->hi[m][half] * w->scale + log2f(total)) * LN_2;
-        }
-}
 
 // Tensor cores: a warp owns 16 queries, a block 64; 64 keys at a time, and the next 64 are on their
 // way by cp.async, as in the ladder of matmul. Scores, weights and outputs stay in registers, in
@@ -195,7 +140,11 @@ __global__ void __launch_bounds__(32*WARPS, BLOCKS) tensor_kernel(Data d) {
     real *k_tiles = shared + V::ROWS*V::LENGTH, *v_tiles = k_tiles + 2*V::STEP*V::LENGTH;
     Head x = head_of(d);
     int row0 = blockIdx.y*V::ROWS, end = min(row0 + V::ROWS, d.T);
-    Online<V> w;
+    int row = row0 + warp_in_block()*16*V::M;
+    float scale = LOG2_E / sqrtf((float)d.HS);
+    Fragment q[V::M][V::D/16];
+    SoftmaxState<V> w = {};
+    for (int m = 0; m < V::M; m++) w.hi[m][0] = w.hi[m][1] = -INFINITY;
     auto start = [&](int stage, int col) {
         if (col >= end) return;
         tile_load<V, V::STEP>(k_tiles + stage*V::STEP*V::LENGTH, x.k, x.ld, col, d.T, d.HS);
@@ -207,18 +156,32 @@ __global__ void __launch_bounds__(32*WARPS, BLOCKS) tensor_kernel(Data d) {
     for (int col = 0, now = 0; col < end; col += V::STEP, now = 1 - now) {
         copy_async_wait<0>();
         __syncthreads();     // this tile is there, and the other has been read: it may be filled
-        if (col == 0) online_begin(&w, shared, row0, d);
+        if (col == 0) own_load<V>(q, shared + (row - row0)*V::LENGTH);
         start(1 - now, col + V::STEP);
-        online_step(&w, k_tiles + now*V::STEP*V::LENGTH, v_tiles + now*V::STEP*V::LENGTH, col);
+        if (col >= row + 16*V::M) continue;                  // nothing in sight of this warp
+        Square s[V::STEP/16][V::M];
+        scores<V>(s, q, k_tiles + now*V::STEP*V::LENGTH);
+        each_element<V::STEP/16, V::M>([&](int n, int m, int half, int i) {
+            bool late = lane_column(col + 16*n, i) > lane_row(row + 16*m, half);
+            if (late) s[n][m].at(half, i) = -INFINITY;
+        });
+        softmax_step<V>(s, w.hi, w.sum, w.o, scale);
+        accumulate<V>(w.o, s, v_tiles + now*V::STEP*V::LENGTH);
     }
-    online_end(&w, d);
+    softmax_end<V>(w, d.lse + (size_t)this_head()*d.T, row, 0, d.T, scale);
+    each_element<V::D/16, V::M>([&](int n, int m, int half, int i) {
+        int t = lane_row(row + 16*m, half), c = lane_column(16*n, i);
+        const Square &o = w.o[m][n];
+        if (i % 2 == 0 && t < d.T && c < d.HS)               // two neighbours at a time
+            *(__nv_bfloat162 *)(row_of(d.out, d, t) + c)
+                = __floats2bfloat162_rn(o.at(half, i), o.at(half, i + 1));
+    });
 }
 
 template <class V> static void tensor_launch(const Data *d, Gpu *g) {
     size_t bytes = (V::ROWS + 2*2*V::STEP) * V::LENGTH * sizeof(real);
     allow_shared(tensor_kernel<V>, bytes);
     tensor_kernel<V><<<blocks_of(d, V::ROWS), 32*WARPS, bytes, g->stream>>>(*d);
-    LAUNCH_CHECK();
 }
 
 typedef Tile<64, 1, 64> OneRow;                  // D, M, STEP
@@ -281,7 +244,6 @@ typedef enum { DQ_PASS, DK_DV_PASS } Pass;
 static void rows_launch(const Data *d, Gpu *g) {
     attention_rows_kernel<<<blocks_of(d, 32), 256, 0, g->stream>>>(
         d->rows, d->dout, d->out, d->lse, d->T, d->C, d->NH);
-    LAUNCH_CHECK();
 }
 
 __device__ inline void row_load(float *x, const real *row, int HS) {
@@ -326,9 +288,7 @@ template <Pass PASS> __global__ void warp_backward_kernel(Data d) {
 static void two_passes(const Data *d, Gpu *g) {
     rows_launch(d, g);
     warp_backward_kernel<DQ_PASS><<<blocks_of(d, 8), 256, 0, g->stream>>>(*d);
-    LAUNCH_CHECK();
     warp_backward_kernel<DK_DV_PASS><<<blocks_of(d, 8), 256, 0, g->stream>>>(*d);
-    LAUNCH_CHECK();
 }
 
 // Two passes, tiles: attention_backward_plain_kernel, the trainer's in fp32. A block owns 8 rows,
@@ -337,10 +297,8 @@ static void two_passes_tiled(const Data *d, Gpu *g) {
     rows_launch(d, g);
     attention_backward_plain_kernel<QUERIES><<<blocks_of(d, PLAIN_ROWS), 256, 0, g->stream>>>(
         d->dqkv, d->rows, d->dout, d->qkv, d->T, d->C, d->NH);
-    LAUNCH_CHECK();
     attention_backward_plain_kernel<KEYS><<<blocks_of(d, PLAIN_ROWS), 256, 0, g->stream>>>(
         d->dqkv, d->rows, d->dout, d->qkv, d->T, d->C, d->NH);
-    LAUNCH_CHECK();
 }
 
 #ifndef PRECISION_FP32

@@ -155,12 +155,6 @@ static void bench_close(Bench *b) {
     model_free(&b->m);
 }
 
-static void bench_block(Bench *b, int l) {
-    b->w = b->m.w.block[l];
-    b->d = b->m.dw.block[l];
-    b->a = &b->m.acts[l];
-}
-
 // One update as the trainer makes it.
 static void bench_step(Bench *b, int64_t step) {
     AdamW o = { 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, (double)step, (double)step };
@@ -209,7 +203,9 @@ static double part_seconds(Bench *b, const Part *p, int blocks) {
     b->part = p;
     double start = seconds_now();
     for (int l = 0; l < runs; l++) {           // block after block, so that weights are not cached
-        bench_block(b, l);
+        b->w = b->m.w.block[l];
+        b->d = b->m.dw.block[l];
+        b->a = &b->m.acts[l];
         p->run(b);
     }
     return (seconds_now() - start) / runs * (p->per_block * b->m.c.L + p->once);
@@ -240,12 +236,6 @@ static void time_optimizer(Times *t, Bench *b) {
 
 // ---- what comes out ----
 
-// The least that a step can take, in seconds.
-static double step_floor(const Times *t, const Bench *b) {
-    return t->flops / samples_median(&t->peak)
-         + STREAM_BYTES * bench_params(b) / samples_median(&t->stream);
-}
-
 // The least that a part of a step can take; NaN where what it touches may stay in the caches.
 static double part_floor(const Times *t, const Bench *b, const Part *p) {
     enum { CACHE = 48 << 20 };
@@ -257,8 +247,9 @@ static double part_floor(const Times *t, const Bench *b, const Part *p) {
 }
 
 static void show_whole(const Times *t, const Bench *b, const Setting *s) {
-    double step = samples_median(&t->step), least = step_floor(t, b);
-    double one = samples_median(&t->one_thread), peak = samples_median(&t->peak);
+    double step = samples_median(&t->step), peak = samples_median(&t->peak);
+    double one = samples_median(&t->one_thread), stream = samples_median(&t->stream);
+    double least = t->flops / peak + STREAM_BYTES * bench_params(b) / stream;
     const size_t *of = b->m.memory.bytes;
     printf("\n%s, %s, threads: %d\n", s->name, PRECISION, thread_count());
     printf("  a step  %9.1f ms   %s tokens/s, %.0f GFLOP/s, MFU %.0f%% of %.0f GFLOP/s\n",
@@ -347,19 +338,7 @@ static const Setting settings[] = {
 };
 enum { SETTINGS = sizeof settings / sizeof *settings };
 
-// Two rounds at T=1024 take a minute; --full makes it five of everything, and times every block.
-static Setting in_full(Setting s) {
-    s.rounds = s.rounds < 5 ? 5 : s.rounds;
-    s.one_thread = s.rounds;
-    s.blocks = s.c.L;
-    return s;
-}
-
 // ---- main ----
-
-static bool starts(const char *text, const char *with) {
-    return strncmp(text, with, strlen(with)) == 0;
-}
 
 static void run_on_demand(const Setting *s, int steps) {
     static Bench b;
@@ -395,9 +374,14 @@ int main(int argc, char **argv) {
     threads_wait_politely(argv);
     for (int i = 0; i < SETTINGS; i++) {
         bool wanted = argc == first;
-        for (int j = first; j < argc; j++) wanted = wanted || starts(settings[i].name, argv[j]);
+        for (int j = first; j < argc; j++)
+            wanted = wanted || strncmp(settings[i].name, argv[j], strlen(argv[j])) == 0;
         if (!wanted) continue;
-        Setting s = full ? in_full(settings[i]) : settings[i];
+        Setting s = settings[i];
+        if (full) {                    // two rounds at T=1024 take a minute
+            s.rounds = s.one_thread = s.rounds < 5 ? 5 : s.rounds;
+            s.blocks = s.c.L;
+        }
         if (on_demand) run_on_demand(&s, steps);
         else run_setting(&s);
         ran++;

@@ -4,20 +4,10 @@
 //     build/bench_cuda 8 16                       these micro-batches
 //     build/bench_cuda --model 2,2,64,300,32 1    another L,NH,C,V,T, and a micro-batch of 1
 //
-// Two ceilings come first, measured on random numbers in this very run: large products of matrices,
-// and copies from one place of the GPU's memory to another, counting bytes read and bytes written.
-// Then whole updates of one micro-batch, as the trainer makes them: forward, backward, global norm,
-// AdamW, by the clock on the wall, for each micro-batch until memory ends. MFU is 854 MFLOP a token
-// (124M, T=1024; gpt2_flops_per_token) over the first ceiling, and over the datasheet's number.
-//
-// Last, every launcher alone, as often as a step calls it, timed by CUDA events. Beside it stands
-// its floor, the longer of two times: its FLOP at the first ceiling; at the second, the bytes it
-// cannot do without, each input read once and each output written once. A launcher runs on the
-// buffers of one layer after the other, as in a step, and after half a gigabyte of something else,
-// so that the cache holds nothing that it would not hold in earnest. It may hold more in earnest,
-// what the launcher before has just written: so the sum can be longer than the step.
-//
-// Times are medians.
+// dev/cuda/README.md says what its tables mean. A launcher runs on the buffers of one layer after
+// the other, as in a step, and after half a gigabyte of something else, so that the cache holds
+// nothing that it would not hold in earnest. It may hold more in earnest, what the launcher before
+// has just written: so the sum can be longer than the step. Times are medians.
 #include "gpu.cu"                      // gpu_open, model_fresh, update, median_seconds, copy_speed
 
 enum { MAX_BATCHES = 32 };
@@ -117,9 +107,6 @@ static int bench_all_steps(Bench *b) {
 
 // ---- launchers, one at a time ----
 
-// The sizes of a micro-batch, of which floors are made. words: distinct tokens.
-typedef struct { double N, T, C, NH, V, words, params; } Sizes;
-
 // What one layer's launchers are called with, after a step has filled its buffers.
 typedef struct {
     Model *m;
@@ -127,8 +114,8 @@ typedef struct {
     BlockActs a;
     Block<real> w;
     Block<float> d;
-    int words, B, T, C;                // words: distinct tokens of the batch
-    size_t N;
+    int words, B, T, C, NH, V;         // words: distinct tokens of the batch
+    size_t N, params;
 } Site;
 
 // What a launcher cannot do without: each input read once and each output written once.
@@ -137,50 +124,50 @@ typedef struct { double flops, bytes; } Work;
 static const double R = sizeof(real);
 
 // A product of N rows, IN*C to OUT*C columns wide; its epilogue reads or writes MORE*C besides.
-template <int IN, int OUT, int MORE = 0> static Work rows_work(const Sizes *z) {
-    double CC = z->C*z->C;
+template <int IN, int OUT, int MORE = 0> static Work rows_work(const Site *z) {
+    double CC = (double)z->C*z->C;
     return { 2.0*z->N*IN*OUT*CC, R * (z->N*z->C*(IN + OUT + MORE) + IN*OUT*CC) };
 }
 
 // Of a weight's gradient, which is read and written, in fp32.
-template <int IN, int OUT> static Work weight_work(const Sizes *z) {
-    double CC = z->C*z->C;
+template <int IN, int OUT> static Work weight_work(const Site *z) {
+    double CC = (double)z->C*z->C;
     return { 2.0*z->N*IN*OUT*CC, R*z->N*z->C*(IN + OUT) + 8.0*IN*OUT*CC };
 }
 
-static Work bias_work(const Sizes *z) { return { 0.0, R*4.0*z->N*z->C + 8.0*4.0*z->C }; }
+static Work bias_work(const Site *z) { return { 0.0, R*4.0*z->N*z->C + 8.0*4.0*z->C }; }
 
-static Work embedding_work(const Sizes *z) {
+static Work embedding_work(const Site *z) {
     return { 0.0, R * z->C * (z->N + z->words + z->T) + 4.0*z->N };
 }
-static Work embedding_backward_work(const Sizes *z) {
+static Work embedding_backward_work(const Site *z) {
     return { 0.0, R*z->N*z->C + 8.0*z->C * (z->words + z->T) + 8.0*z->N };
 }
 
 // A query sees (T+1)/2 keys on the average; forward there are two products, backward five.
-static Work attention_work(const Sizes *z) {
+static Work attention_work(const Site *z) {
     return { 2.0*z->N*z->C * (z->T + 1), R*4.0*z->N*z->C + 4.0*z->N*z->NH };
 }
-static Work attention_backward_work(const Sizes *z) {
+static Work attention_backward_work(const Site *z) {
     return { 5.0*z->N*z->C * (z->T + 1), R*8.0*z->N*z->C + 4.0*z->N*z->NH };
 }
 
-static Work layernorm_work(const Sizes *z) { return { 0.0, R*2.0*z->N*z->C + 8.0*z->N }; }
-static Work layernorm_backward_work(const Sizes *z) {
+static Work layernorm_work(const Site *z) { return { 0.0, R*2.0*z->N*z->C + 8.0*z->N }; }
+static Work layernorm_backward_work(const Site *z) {
     return { 0.0, R*4.0*z->N*z->C + 8.0*z->N };
 }
 
-static Work xent_work(const Sizes *z) { return { 0.0, R*2.0*z->N*z->V }; }
+static Work xent_work(const Site *z) { return { 0.0, R*2.0*z->N*z->V }; }
 
 // Logits that never leave the chip would be no bytes at all.
-static Work classifier_work(const Sizes *z) {
+static Work classifier_work(const Site *z) {
     return { 6.0*z->N*z->C*z->V, R * (2.0*z->N*z->C + z->V*z->C) + 8.0*z->V*z->C };
 }
 
-static Work once_work(const Sizes *z) { return { 0.0, 4.0*z->params }; }
+static Work once_work(const Site *z) { return { 0.0, 4.0*z->params }; }
 
 // Four arrays of fp32 are read and three written, and the parameters again as layers read them.
-static Work adamw_work(const Sizes *z) {
+static Work adamw_work(const Site *z) {
     return { 0.0, (sizeof(real) < sizeof(float) ? 28.0 + R : 28.0) * z->params };
 }
 
@@ -199,7 +186,7 @@ enum { INSIDE = -1 };
 typedef struct {
     const char *name;
     int a_layer, once;
-    Work (*work)(const Sizes *);
+    Work (*work)(const Site *);
     void (*run)(const Site *);
 } Part;
 
@@ -277,12 +264,12 @@ static double cold_seconds(Bench *b, const Part *p, const Site *sites, int calls
     });
 }
 
-static void bench_parts(Bench *b, const Sizes *z, const Site *sites, double step) {
+static void bench_parts(Bench *b, const Site *sites, double step) {
     double sum = 0.0, floors = 0.0;
     int L = b->shape.c.L;
     for (const Part &p : parts) {
         int calls = p.a_layer > 0 ? p.a_layer*L + p.once : p.once, sample = p.a_layer > 0 ? L : 1;
-        Work work = p.work(z);
+        Work work = p.work(&sites[0]);
         double ms = 1e3 * calls * cold_seconds(b, &p, sites, sample) / sample;
         double floor = 1e3 * calls * fmax(work.flops / b->product_flops,
                                           work.bytes / b->copy_bytes);
@@ -308,12 +295,11 @@ static void bench_launchers(Bench *b, int B) {
     int words = send_order(m, N);
     Site *sites = (Site *)alloc_or_die(c->L * sizeof *sites, "a table of launchers' arguments");
     for (int l = 0; l < c->L; l++)
-        sites[l] = { m, &b->gpu, m->acts[l], m->w.block[l], m->dw.block[l], words, B, T, c->C, N };
-    Sizes z = { (double)N, (double)T, (double)c->C, (double)c->NH, (double)c->V, (double)words,
-                (double)gpt2_n_params(&m->padded) };
+        sites[l] = { m, &b->gpu, m->acts[l], m->w.block[l], m->dw.block[l], words, B, T, c->C,
+                     c->NH, c->V, N, gpt2_n_params(&m->padded) };
     printf("\nlaunchers of a step, micro-batch %d: milliseconds a step, and their floor\n"
            "  %-24s %5s %10s %10s %7s\n", B, "", "calls", "ms", "floor", "ratio");
-    bench_parts(b, &z, sites, step);
+    bench_parts(b, sites, step);
     free(sites);
     model_free(m);
 }
@@ -336,18 +322,14 @@ static void parse(Bench *b, int argc, char **argv) {
     for (int B = 1; none && B <= 64; B *= 2) b->batches[b->n_batches++] = B;
 }
 
-static void draw_tokens(Bench *b) {
-    size_t n = (size_t)*std::max_element(b->batches, b->batches + b->n_batches) * b->shape.T;
-    b->inputs = random_tokens(2*n, b->shape.c.V);
-    b->targets = b->inputs + n;
-}
-
 int main(int argc, char **argv) {
     static Bench b;
     *program_name() = "bench_cuda";
     parse(&b, argc, argv);
     gpu_open(&b.gpu);
-    draw_tokens(&b);
+    size_t n = (size_t)*std::max_element(b.batches, b.batches + b.n_batches) * b.shape.T;
+    b.inputs = random_tokens(2*n, b.shape.c.V);
+    b.targets = b.inputs + n;
     show_ceilings(&b);
     int B = bench_all_steps(&b);
     if (B == 0) die("memory: not even the first micro-batch fits");

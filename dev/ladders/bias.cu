@@ -25,7 +25,6 @@ __global__ void column_kernel(float *db, const real *dout, size_t N, int OC) {
 
 static void column(const Data *d, Gpu *g) {
     column_kernel<<<blocks_for(d->OC, 256), 256, 0, g->stream>>>(d->db, d->dout, d->N, d->OC);
-    LAUNCH_CHECK();
 }
 
 // A block of 32 warps owns 32 columns; warp w has rows w, w + 32, ... The warps' sums meet in
@@ -44,7 +43,6 @@ __global__ void block_kernel(float *db, const real *dout, size_t N, int OC) {
 
 static void block(const Data *d, Gpu *g) {
     block_kernel<<<blocks_for(d->OC, 32), 1024, 0, g->stream>>>(d->db, d->dout, d->N, d->OC);
-    LAUNCH_CHECK();
 }
 
 // Rows are split as well: a block sums 32 columns of `rows` rows. It cannot add to db, where other
@@ -71,7 +69,6 @@ static void two_passes(const Data *d, Gpu *g) {
     dim3 blocks(blocks_for(d->OC, 32), parts);
     part_kernel<<<blocks, 256, 0, g->stream>>>(g->scratch, d->dout, (d->N + parts - 1) / parts,
                                                d->N, d->OC);
-    LAUNCH_CHECK();
     column_sums_add({ d->db }, 1, g->scratch, parts, d->OC, g->stream);
 }
 

@@ -74,20 +74,10 @@ template <class Measure> static double median_of(Measure measure) {
 // Seconds of `work` on the GPU, each time after `before`.
 template <class Before, class Work>
 static double median_seconds(Gpu *g, Before before, Work work) {
-    cudaEvent_t begin, end;
-    CUDA_CHECK(cudaEventCreate(&begin));
-    CUDA_CHECK(cudaEventCreate(&end));
-    double seconds = median_of([&] {
+    return median_of([&] {
         before();
-        CUDA_CHECK(cudaEventRecord(begin, g->stream));
-        work();
-        CUDA_CHECK(cudaEventRecord(end, g->stream));
-        gpu_wait(g);
-        return gpu_seconds(begin, end);
+        return seconds_of(g, work);
     });
-    CUDA_CHECK(cudaEventDestroy(begin));
-    CUDA_CHECK(cudaEventDestroy(end));
-    return seconds;
 }
 
 // Bytes a second, both those read and those written, of copies of 2 GB or what there is room for.

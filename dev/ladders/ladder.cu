@@ -9,8 +9,7 @@
 // row of the table is what the rung asks of a GPU, counted as `make profile` does. On a GPU it is
 // the rung's time, and the share of the limit that it reaches.
 #include "gpu.cu"                      // real, load, store, warp_sum, ...; and the last rungs
-#include <string>
-#include <type_traits>
+#include <functional>
 #include <vector>
 #ifdef EMULATOR_COUNT
 #include "../emulator/profile.h"
@@ -39,15 +38,13 @@ static std::vector<real> drawn(size_t n, uint64_t stream, float range = 1.0f) {
 
 // ---- results ----
 
-// A result of the operation. A rung finds `before` in each element: NAN where it writes, so that it
-// is noticed if it leaves one out; a number where it adds.
+// A result of the operation. `fill` puts a number into each element before a rung: NAN where it
+// writes, so that it is noticed if it leaves one out; another where it adds.
 struct Result {
     const char *name;
-    void *gpu;
-    size_t n;
-    bool is_float;                     // else real
-    float before;
     double bound;                      // of ||difference|| / ||what the first rung has||
+    std::function<void()> fill;
+    std::function<std::vector<float>()> read;
 };
 
 // fp32 sums in another order are 1e-6 off for some hundred terms, and 1e-5 leaves room for that.
@@ -56,24 +53,20 @@ struct Result {
 template <class T>
 static Result result(const char *name, const Array<T> &a, float before, int roundings) {
     double rounding = sizeof(real) < sizeof(float) ? 1/256.0 : 0.0;
-    return { name, a.gpu, a.n, std::is_same<T, float>::value, before, 1e-5 + roundings*rounding };
-}
-
-template <class T> static void result_fill(const Result &r) {
-    std::vector<T> x(r.n, (T)r.before);
-    CUDA_CHECK(cudaMemcpy(r.gpu, x.data(), r.n * sizeof(T), cudaMemcpyHostToDevice));
-}
-
-template <class T> static std::vector<float> result_read(const Result &r) {
-    std::vector<T> x(r.n);
-    CUDA_CHECK(cudaMemcpy(x.data(), r.gpu, r.n * sizeof(T), cudaMemcpyDeviceToHost));
-    return std::vector<float>(x.begin(), x.end());
+    return { name, 1e-5 + roundings*rounding, [&a, before] {
+        std::vector<T> x(a.n, (T)before);
+        CUDA_CHECK(cudaMemcpy(a.gpu, x.data(), a.n * sizeof(T), cudaMemcpyHostToDevice));
+    }, [&a] {
+        std::vector<T> x(a.n);
+        CUDA_CHECK(cudaMemcpy(x.data(), a.gpu, a.n * sizeof(T), cudaMemcpyDeviceToHost));
+        return std::vector<float>(x.begin(), x.end());
+    } };
 }
 
 static void result_check(const Result &r, const std::vector<float> &x,
                          const std::vector<float> &expected, const char *title, const char *rung) {
     double squares = 0.0, norm = 0.0;
-    for (size_t i = 0; i < r.n; i++) {
+    for (size_t i = 0; i < x.size(); i++) {
         double difference = (double)x[i] - expected[i];
         squares += difference * difference;
         norm += (double)expected[i] * expected[i];
@@ -102,27 +95,16 @@ struct Ladder {
 
 #ifdef EMULATOR_COUNT
 // What a rung asked for, over all its kernels.
-struct Counts {
-    double kernels, warps, memory, shuffles, barriers, mma;
-    emulator::Tally global, shared, all;
-};
-
-static Counts counts_of(const std::vector<emulator::CountedKernel> &kernels) {
-    const emulator::ProfileGpu *any = emulator::profile_gpu("h100");
-    Counts c = {};
+static emulator::CountedKernel sum_of(const std::vector<emulator::CountedKernel> &kernels) {
+    emulator::CountedKernel sum = {};
     for (const emulator::CountedKernel &k : kernels) {
-        emulator::ProfileRow r = emulator::row_of(k, any);
-        c.kernels += (double)r.launches;
-        c.warps += (double)k.warps;
-        c.memory += r.memory;
-        c.shuffles += (double)k.total(emulator::SHUFFLE).requests;
-        c.barriers += (double)k.total(emulator::BARRIER).requests;
-        c.mma += (double)k.total(emulator::MMA).requests;
-        c.global += r.global;
-        c.shared += r.shared;
-        for (auto &i : k.instructions) c.all += i.second;
+        sum.launches += k.launches;
+        sum.warps += k.warps;
+        sum.read += k.read;
+        sum.written += k.written;
+        for (auto &i : k.instructions) sum.instructions[i.first] += i.second;
     }
-    return c;
+    return sum;
 }
 
 static void show_header(void) {
@@ -131,23 +113,25 @@ static void show_header(void) {
            "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n", "rung");
 }
 
-static void show_counts(const char *name, const Counts &c) {
-    double requests = (double)c.global.requests, clocks = (double)c.shared.passes;
+static void show_counts(const char *name, const emulator::CountedKernel &k) {
+    emulator::ProfileRow r = emulator::row_of(k, emulator::profile_gpu("h100"));         // any
+    double requests = (double)r.global.requests, clocks = (double)r.shared.passes;
     const struct { int width, digits; double n; } cells[] = {
-        { 7, 0, c.kernels }, { 6, 0, c.warps }, { 9, 3, 1e-6 * c.memory },
-        { 7, 3, 32e-6 * (double)c.global.sectors }, { 8, 0, requests },
+        { 7, 0, (double)k.launches }, { 6, 0, (double)k.warps }, { 9, 3, 1e-6 * r.memory },
+        { 7, 3, 32e-6 * (double)r.global.sectors }, { 8, 0, requests },
         { 0, 0, 0.0 },                 // of ideal
-        { 6, 0, (double)c.shared.requests }, { 6, 0, clocks },
-        { 6, 2, emulator::ratio(clocks, (double)c.shared.least) },
-        { 5, 1, emulator::ratio((double)c.all.lanes, (double)c.all.requests) },
-        { 8, 0, c.shuffles }, { 8, 0, c.barriers }, { 5, 0, c.mma },
+        { 6, 0, (double)r.shared.requests }, { 6, 0, clocks },
+        { 6, 2, emulator::ratio(clocks, (double)r.shared.least) }, { 5, 1, r.lanes },
+        { 8, 0, (double)k.total(emulator::SHUFFLE).requests },
+        { 8, 0, (double)k.total(emulator::BARRIER).requests },
+        { 5, 0, (double)k.total(emulator::MMA).requests },
     };
     printf("| %-26s |", name);
     for (auto &cell : cells) {
         printf(" ");
         if (cell.width) emulator::show_cell(cell.width, cell.digits, cell.n);
-        else emulator::show_pair(emulator::ratio((double)c.global.sectors, requests),
-                                 emulator::ratio((double)c.global.ideal, requests));
+        else emulator::show_pair(emulator::ratio((double)r.global.sectors, requests),
+                                 emulator::ratio((double)r.global.ideal, requests));
         printf("|");
     }
     printf("\n");
@@ -158,7 +142,7 @@ static void rung_show(Ladder *l, const Rung<Data> *r, const Data *d, const Least
     emulator::count_clear();
     r->launch(d, &l->gpu);
     gpu_wait(&l->gpu);
-    show_counts(r->name, counts_of(emulator::counted()));
+    show_counts(r->name, sum_of(emulator::counted()));
 }
 
 static void show_legend(Ladder *) {
@@ -208,14 +192,14 @@ static void ladder_climb(Ladder *l, const char *title, const Rung<Data> (&rungs)
                          const Data &d, const std::vector<Result> &results, Least least) {
     std::vector<std::vector<float>> first;
     for (const Rung<Data> &r : rungs) {
-        for (const Result &x : results) x.is_float ? result_fill<float>(x) : result_fill<real>(x);
+        for (const Result &x : results) x.fill();
         r.launch(&d, &l->gpu);
+        cuda_check(cudaGetLastError(), r.name, __FILE__, __LINE__);      // of all its launches
         gpu_wait(&l->gpu);
         for (size_t i = 0; i < results.size(); i++) {
-            const Result &x = results[i];
-            auto now = x.is_float ? result_read<float>(x) : result_read<real>(x);
+            std::vector<float> now = results[i].read();
             if (first.size() == i) first.push_back(now);
-            result_check(x, now, first[i], title, r.name);
+            result_check(results[i], now, first[i], title, r.name);
         }
     }
     if (!l->shows) return;
@@ -240,16 +224,14 @@ static int ladder_main(int argc, char **argv, const Shape (&small)[SMALL], Shape
     for (Shape s : small) climb(&l, s);
     if (argc == 2) printf("ok: all rungs agree at %zu shapes\n", SMALL);
     l.shows = argc == 1;
-#ifdef EMULATOR
-    (void)timed;
-    if (l.shows) climb(&l, counted);
-#else
-    (void)counted;
-    if (!l.shows) return machine_close(&l.gpu), 0;
-    printf("%s\n", l.gpu.properties.name);
-    climb(&l, timed);
-#endif
     if (l.shows) {
+#ifdef EMULATOR
+        (void)timed;
+#else
+        counted = timed;
+        printf("%s\n", l.gpu.properties.name);
+#endif
+        climb(&l, counted);
         show_legend(&l);
         printf("\nNext: %s\n", next);
     }

@@ -33,12 +33,6 @@ static inline Peaks peaks_measure(int threads) {
     return p;
 }
 
-static inline void peaks_print(Peaks p) {
-    printf("peak: %.0f GFLOP/s a core, %.0f on %d threads", p.core / 1e9, p.all / 1e9, p.threads);
-    if (p.all_bf16 > 0.0) printf(", %.0f in bf16", p.all_bf16 / 1e9);
-    printf("\n");
-}
-
 // After a table: measures the peaks again and says so if its figures cannot be trusted. `highest`
 // is the largest share of its peak that a rung reached.
 static inline void say_if_busy(Peaks before, double highest) {
@@ -153,9 +147,11 @@ static inline void ladder_climb(Ladder *l) {
     for (Result *x = l->results; x < l->results + 2; x++)
         x->first = alloc_or_die((x->compared + 1) * sizeof *x->first, "the first rung's results");
     if (l->shows) {
-        printf("\n%s\n", l->title);
-        peaks_print(peaks = peaks_measure(l->threads));
-        printf("%-16s %9s %12s %12s %14s %8s\n", "rung", "GFLOP/s", "% of a core", "% of peak",
+        peaks = peaks_measure(l->threads);
+        printf("\n%s\npeak: %.0f GFLOP/s a core, %.0f on %d threads", l->title, peaks.core / 1e9,
+               peaks.all / 1e9, l->threads);
+        if (peaks.all_bf16 > 0.0) printf(", %.0f in bf16", peaks.all_bf16 / 1e9);
+        printf("\n%-16s %9s %12s %12s %14s %8s\n", "rung", "GFLOP/s", "% of a core", "% of peak",
                "x rung before", "error");
     }
     for (const Rung *r = l->rungs; r < l->rungs + l->n_rungs; r++) {
@@ -174,22 +170,18 @@ static inline void ladder_climb(Ladder *l) {
     for (Result *x = l->results; x < l->results + 2; x++) free(x->first);
 }
 
-// Three sizes, or "check", or nothing.
-static inline void ladder_arguments(const Ladder *l, int argc, char **argv, int own[3]) {
+// Its arguments are three sizes, or "check", or nothing.
+static inline int ladder_main(Ladder *l, int argc, char **argv) {
+    int own[2][3] = { { 0 } };
+    *program_name() = l->name;
     if (argc != 1 && argc != 4 && !(argc == 2 && strcmp(argv[1], "check") == 0))
         die("usage: %s, %s %s, or %s check", l->name, l->name, l->sizes, l->name);
     for (int i = 1; argc == 4 && i < 4; i++) {
         char *end;
         long n = strtol(argv[i], &end, 10);
         if (*end || n < 1 || n > l->most) die("'%s': sizes are 1 to %d", argv[i], l->most);
-        own[i - 1] = (int)n;
+        own[0][i - 1] = (int)n;
     }
-}
-
-static inline int ladder_main(Ladder *l, int argc, char **argv) {
-    int own[2][3] = { { 0 } };
-    *program_name() = l->name;
-    ladder_arguments(l, argc, argv, own[0]);
     l->threads = thread_count();
     for (const int (*shape)[3] = l->small; (*shape)[0]; shape++) l->climb(l, *shape);
     printf("%d rungs agree, also in sizes that nothing divides\n", l->n_rungs);
@@ -274,7 +266,7 @@ static inline double stream_seconds(float *p, float *m, float *v, const float *g
 // The most memory that this process has had, in bytes.
 static inline double peak_memory(void) {
     struct rusage usage;
-    if (getrusage(RUSAGE_SELF, &usage) != 0) die("getrusage: %s", strerror(errno));
+    getrusage(RUSAGE_SELF, &usage);
 #ifdef __APPLE__
     return (double)usage.ru_maxrss;              // bytes there, kilobytes elsewhere
 #else

@@ -19,27 +19,33 @@ struct Forward {
     int C;
 };
 
-// The formula, a thread a row. Neighbouring threads read elements that lie a row apart. So each of
-// a warp's 32 lanes is in a sector of its own, and uses 2 of its 32 bytes. And a row is read three
-// times: for the mean, for the variance, for the result.
-__global__ void thread_a_row_kernel(Forward f) {
-    size_t n = thread_in_grid();
-    if (n >= f.N) return;
+// The formula, for the first three rungs: row n is read three times, for the mean, for the
+// variance, for the result. This thread, number i of `threads`, has elements i, i + threads, ...
+// of it, and `sum` adds up what these threads have.
+template <class Sum>
+__device__ inline void norm_row(const Forward &f, size_t n, int i, int threads, Sum sum) {
     const real *x = f.x + n*f.C;
-    float sum = 0.0f, squares = 0.0f;
-    for (int c = 0; c < f.C; c++) sum += (float)x[c];
-    float m = sum / f.C;
-    for (int c = 0; c < f.C; c++) squares += ((float)x[c] - m) * ((float)x[c] - m);
-    float r = 1.0f / sqrtf(squares / f.C + 1e-5f);
-    for (int c = 0; c < f.C; c++)
+    float own = 0.0f, squares = 0.0f;
+    for (int c = i; c < f.C; c += threads) own += (float)x[c];
+    float m = sum(own) / f.C;
+    for (int c = i; c < f.C; c += threads) squares += ((float)x[c] - m) * ((float)x[c] - m);
+    float r = 1.0f / sqrtf(sum(squares) / f.C + 1e-5f);
+    for (int c = i; c < f.C; c += threads)
         f.out[n*f.C + c] = (real)(((float)x[c] - m) * r * (float)f.gain[c] + (float)f.bias[c]);
+    if (i > 0) return;
     f.mean[n] = m;
     f.rstd[n] = r;
 }
 
+// A thread a row. Neighbouring threads read elements that lie a row apart. So each of a warp's 32
+// lanes is in a sector of its own, and uses 2 of its 32 bytes.
+__global__ void thread_a_row_kernel(Forward f) {
+    size_t n = thread_in_grid();
+    if (n < f.N) norm_row(f, n, 0, 1, [](float x) { return x; });
+}
+
 static void thread_a_row(const Forward *f, Gpu *g) {
     thread_a_row_kernel<<<blocks_for(f->N, 32), 32, 0, g->stream>>>(*f);
-    LAUNCH_CHECK();
 }
 
 // The sum over a block of 256 threads, to all of them.
@@ -56,50 +62,26 @@ __device__ inline float sum_to_all(float x) {
     return sum;
 }
 
-// A block a row: thread i has elements i, i + 256, ... Now a warp's 32 elements lie side by side,
-// in two sectors: the largest gain of this ladder. But each sum over the block's threads takes ten
-// barriers. Every warp waits there, in most of them for a sum in which it has no part.
+// A block a row. Now a warp's 32 elements lie side by side, in two sectors: the largest gain of
+// this ladder. But each sum over the block's threads takes ten barriers. Every warp waits there, in
+// most of them for a sum in which it has no part.
 __global__ void block_a_row_kernel(Forward f) {
-    size_t n = blockIdx.x;
-    const real *x = f.x + n*f.C;
-    float sum = 0.0f, squares = 0.0f;
-    for (int c = threadIdx.x; c < f.C; c += 256) sum += (float)x[c];
-    float m = sum_to_all(sum) / f.C;
-    for (int c = threadIdx.x; c < f.C; c += 256) squares += ((float)x[c] - m) * ((float)x[c] - m);
-    float r = 1.0f / sqrtf(sum_to_all(squares) / f.C + 1e-5f);
-    for (int c = threadIdx.x; c < f.C; c += 256)
-        f.out[n*f.C + c] = (real)(((float)x[c] - m) * r * (float)f.gain[c] + (float)f.bias[c]);
-    if (threadIdx.x > 0) return;
-    f.mean[n] = m;
-    f.rstd[n] = r;
+    norm_row(f, blockIdx.x, threadIdx.x, 256, [](float x) { return sum_to_all(x); });
 }
 
 static void block_a_row(const Forward *f, Gpu *g) {
     block_a_row_kernel<<<(unsigned)f->N, 256, 0, g->stream>>>(*f);
-    LAUNCH_CHECK();
 }
 
 // A warp a row. Its lanes exchange their sums by shuffles: five of them, no shared memory, and no
 // barrier, since a warp's lanes run together. The requests for global memory are those of before.
 __global__ void warp_a_row_kernel(Forward f) {
-    size_t n = thread_in_grid() / 32;
-    if (n >= f.N) return;                        // the whole warp leaves together
-    const real *x = f.x + n*f.C;
-    float sum = 0.0f, squares = 0.0f;
-    for (int c = lane(); c < f.C; c += 32) sum += (float)x[c];
-    float m = warp_sum(sum) / f.C;
-    for (int c = lane(); c < f.C; c += 32) squares += ((float)x[c] - m) * ((float)x[c] - m);
-    float r = 1.0f / sqrtf(warp_sum(squares) / f.C + 1e-5f);
-    for (int c = lane(); c < f.C; c += 32)
-        f.out[n*f.C + c] = (real)(((float)x[c] - m) * r * (float)f.gain[c] + (float)f.bias[c]);
-    if (lane() > 0) return;
-    f.mean[n] = m;
-    f.rstd[n] = r;
+    size_t n = thread_in_grid() / 32;            // a whole warp's
+    if (n < f.N) norm_row(f, n, lane(), 32, [](float x) { return warp_sum(x); });
 }
 
 static void warp_a_row(const Forward *f, Gpu *g) {
     warp_a_row_kernel<<<blocks_for(f->N, 8), 256, 0, g->stream>>>(*f);
-    LAUNCH_CHECK();
 }
 
 // Packs: a lane loads and stores 16 bytes at a time. In bf16 that is an eighth of the requests for
@@ -133,7 +115,6 @@ __global__ void packs_kernel(Forward f) {
 
 static void packs(const Forward *f, Gpu *g) {
     packs_kernel<<<blocks_for(f->N, 8), 256, 0, g->stream>>>(*f);
-    LAUNCH_CHECK();
 }
 
 // The trainer's layernorm_forward: a lane keeps its packs of the row in registers, so the row is
@@ -199,9 +180,7 @@ __global__ void dx_warp_kernel(Backward b) {
 
 static void backward_warp(const Backward *b, Gpu *g) {
     dx_warp_kernel<<<blocks_for(b->N, 8), 256, 0, g->stream>>>(*b);
-    LAUNCH_CHECK();
     columns_naive_kernel<<<blocks_for(b->C, 256), 256, 0, g->stream>>>(*b);
-    LAUNCH_CHECK();
 }
 
 // One kernel: the warp that has a row's dout and xhat at hand for the two means also adds them to
@@ -245,7 +224,6 @@ static void backward_one_kernel(const Backward *b, Gpu *g) {
     size_t bytes = (size_t)grid.warps*2*b->C * sizeof(float);
     allow_shared(one_kernel, bytes);
     one_kernel<<<grid.blocks, 32*grid.warps, bytes, g->stream>>>(g->scratch, *b);
-    LAUNCH_CHECK();
     column_sums_add({ b->dgain, b->dbias }, 2, g->scratch, grid.blocks, b->C, g->stream);
 }
 

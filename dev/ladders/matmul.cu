@@ -26,7 +26,6 @@ __global__ void naive_kernel(Data d) {
 static void naive(const Data *d, Gpu *g) {
     dim3 blocks((unsigned)d->N / 32, (unsigned)d->M / 8);
     naive_kernel<<<blocks, dim3(32, 8), 0, g->stream>>>(*d);
-    LAUNCH_CHECK();
 }
 
 // Shared tiles: a block owns 32 x 32 elements of C. It copies a tile of A and one of B to shared
@@ -47,10 +46,12 @@ __global__ void shared_kernel(Data d) {
     d.c[m*d.N + n] = (real)sum;
 }
 
+static dim3 tiles_of(const Data *d, int tile) {
+    return dim3((unsigned)d->N / tile, (unsigned)d->M / tile);
+}
+
 static void shared_tiles(const Data *d, Gpu *g) {
-    dim3 blocks((unsigned)d->N / 32, (unsigned)d->M / 32);
-    shared_kernel<<<blocks, dim3(32, 32), 0, g->stream>>>(*d);
-    LAUNCH_CHECK();
+    shared_kernel<<<tiles_of(d, 32), dim3(32, 32), 0, g->stream>>>(*d);
 }
 
 // Registers: a thread owns 4 x 4 elements, so 4 elements of A and 4 of B make 16 multiply-adds:
@@ -83,13 +84,8 @@ __global__ void registers_kernel(Data d) {
             d.c[(m0 + row + 16*i)*d.N + n0 + col + 16*j] = (real)sum[i][j];
 }
 
-static dim3 tiles_of(const Data *d, int tile) {
-    return dim3((unsigned)d->N / tile, (unsigned)d->M / tile);
-}
-
 static void registers(const Data *d, Gpu *g) {
     registers_kernel<<<tiles_of(d, TILE), THREADS, 0, g->stream>>>(*d);
-    LAUNCH_CHECK();
 }
 
 #ifndef PRECISION_FP32
@@ -160,7 +156,6 @@ __global__ void mma_kernel(Data d) {
 
 static void tensor_cores(const Data *d, Gpu *g) {
     mma_kernel<<<tiles_of(d, 64), 128, 0, g->stream>>>(*d);
-    LAUNCH_CHECK();
 }
 
 // cp.async, two stages: while the warps multiply one pair of tiles, the next is on its way to
@@ -188,7 +183,6 @@ template <int S> __global__ void __launch_bounds__(128) async_kernel(Data d) {
 
 static void async_copies(const Data *d, Gpu *g) {
     async_kernel<2><<<tiles_of(d, 64), 128, 0, g->stream>>>(*d);
-    LAUNCH_CHECK();
 }
 
 // Larger tiles: 128 x 128 for a block, 64 x 64 for a warp. That is twice as many multiply-adds for
@@ -197,7 +191,6 @@ static void async_copies(const Data *d, Gpu *g) {
 // multiprocessors than blocks leaves some idle.
 static void larger_tiles(const Data *d, Gpu *g) {
     async_kernel<4><<<tiles_of(d, 128), 128, 0, g->stream>>>(*d);
-    LAUNCH_CHECK();
 }
 #endif
 

@@ -1,12 +1,5 @@
 // make profile: what each kernel of one update asks of a GPU, counted in the emulator.
-//
-//     make profile                               one table, the longest kernel first
-//     make profile KERNEL=layernorm_forward      the kernels that are called so, line by line
-//     make profile GPU=a100                      least times on another GPU than an h100
-//     make profile MODEL=12,12,768,50257,1024 MICRO_BATCH=1        another L,NH,C,V,T and B
-//
-// One micro-batch of random tokens: forward, backward, global norm, AdamW. The counts are those of
-// the shape that ran.
+// dev/emulator/README.md says how it is called.
 #include "gpu.cu"                      // gpu_open, model_fresh, update
 #include "../emulator/profile.h"       // profile_show, profile_show_lines
 

@@ -22,20 +22,21 @@ struct Data {
 
 enum { THREADS = 256 };                // of a block, in all rungs but the last
 
-// The sum or the largest of what the block's threads have, to all of them.
-__device__ inline float block_sum_to_all(float x) {
-    __shared__ float of_warp[THREADS / 32];
-    x = warp_sum(x);
+// What `reduce` makes of a warp's lanes, made of the block's threads, to all of them: the sum or
+// the largest. `none` changes neither.
+template <class T, class Reduce>
+__device__ inline T block_to_all(T x, T none, Reduce reduce) {
+    __shared__ T of_warp[THREADS / 32];
+    x = reduce(x);
     if (lane() == 0) of_warp[warp_in_block()] = x;
-    __syncthreads();                             // all warps' sums are there
-    return warp_sum(lane() < THREADS / 32 ? of_warp[lane()] : 0.0f);
+    __syncthreads();                             // all warps' results are there
+    return reduce(lane() < THREADS / 32 ? of_warp[lane()] : none);
+}
+__device__ inline float block_sum_to_all(float x) {
+    return block_to_all(x, 0.0f, [](float x) { return warp_sum(x); });
 }
 __device__ inline float block_max_to_all(float x) {
-    __shared__ float of_warp[THREADS / 32];
-    x = warp_max(x);
-    if (lane() == 0) of_warp[warp_in_block()] = x;
-    __syncthreads();                             // all warps' largest are there
-    return warp_max(lane() < THREADS / 32 ? of_warp[lane()] : -FLT_MAX);
+    return block_to_all(x, -FLT_MAX, [](float x) { return warp_max(x); });
 }
 
 // ---- the rungs ----
@@ -67,18 +68,20 @@ __global__ void gradient_kernel(Data d) {
 
 static void separate(const Data *d, Gpu *g) {
     softmax_kernel<<<(unsigned)d->N, THREADS, 0, g->stream>>>(*d);
-    LAUNCH_CHECK();
     loss_kernel<<<blocks_for(d->N, THREADS), THREADS, 0, g->stream>>>(*d);
-    LAUNCH_CHECK();
     gradient_kernel<<<blocks_for(d->N*d->Vp, THREADS), THREADS, 0, g->stream>>>(*d);
-    LAUNCH_CHECK();
 }
 
-// What the last pass of the next rungs writes: the gradient of logit v, which is x.
-struct Gradient { float log_sum, scale; int right, V; };
-__device__ inline float gradient_of(Gradient g, float x, int v) {
-    float p = v < g.V ? __expf(x - g.log_sum) : 0.0f;
-    return (p - (v == g.right)) * g.scale;
+// What the next rungs end with, once log sum exp of the block's row is known.
+__device__ inline void row_end(const Data &d, float log_sum) {
+    const real *x = d.logits + blockIdx.x*(size_t)d.Vp;
+    int right = d.target[blockIdx.x];
+    float scale = *d.scale;
+    if (threadIdx.x == 0) d.loss[blockIdx.x] = log_sum - (float)x[right];
+    for (int v = threadIdx.x; v < d.Vp; v += THREADS) {
+        float p = v < d.V ? __expf((float)x[v] - log_sum) : 0.0f;
+        d.dlogits[blockIdx.x*(size_t)d.Vp + v] = (real)((p - (v == right)) * scale);
+    }
 }
 
 // Fused: one kernel, in which a block has a row. p exists in registers alone, and memory moves a
@@ -86,30 +89,15 @@ __device__ inline float gradient_of(Gradient g, float x, int v) {
 // A row is read three times, for the largest, the sum, the gradient; the last two from a cache.
 __global__ void fused_kernel(Data d) {
     const real *x = d.logits + blockIdx.x*(size_t)d.Vp;
-    int right = d.target[blockIdx.x];
     float hi = -FLT_MAX, sum = 0.0f;
     for (int v = threadIdx.x; v < d.V; v += THREADS) hi = fmaxf(hi, (float)x[v]);
     hi = block_max_to_all(hi);
     for (int v = threadIdx.x; v < d.V; v += THREADS) sum += __expf((float)x[v] - hi);
-    float log_sum = hi + logf(block_sum_to_all(sum));
-    if (threadIdx.x == 0) d.loss[blockIdx.x] = log_sum - (float)x[right];
-    Gradient g = { log_sum, *d.scale, right, d.V };
-    for (int v = threadIdx.x; v < d.Vp; v += THREADS)
-        d.dlogits[blockIdx.x*(size_t)d.Vp + v] = (real)gradient_of(g, (float)x[v], v);
+    row_end(d, hi + logf(block_sum_to_all(sum)));
 }
 
 static void fused(const Data *d, Gpu *g) {
     fused_kernel<<<(unsigned)d->N, THREADS, 0, g->stream>>>(*d);
-    LAUNCH_CHECK();
-}
-
-__device__ inline Softmax block_softmax(Softmax s) {
-    __shared__ Softmax of_warp[THREADS / 32];
-    Softmax none = { -FLT_MAX, 0.0f };
-    s = warp_softmax(s);
-    if (lane() == 0) of_warp[warp_in_block()] = s;
-    __syncthreads();                             // all warps' parts are there
-    return warp_softmax(lane() < THREADS / 32 ? of_warp[lane()] : none);
 }
 
 // Online softmax (Milakov and Gimelshein 2018, arXiv 1805.02867): the sum so far belongs to the
@@ -117,24 +105,18 @@ __device__ inline Softmax block_softmax(Softmax s) {
 // The price is a second exponential for each element.
 __global__ void online_kernel(Data d) {
     const real *x = d.logits + blockIdx.x*(size_t)d.Vp;
-    int right = d.target[blockIdx.x];
     Softmax s = { -FLT_MAX, 0.0f };
     for (int v = threadIdx.x; v < d.V; v += THREADS) {
         float hi = fmaxf(s.hi, (float)x[v]);
         s.sum = s.sum * __expf(s.hi - hi) + __expf((float)x[v] - hi);
         s.hi = hi;
     }
-    s = block_softmax(s);
-    float log_sum = s.hi + logf(s.sum);
-    if (threadIdx.x == 0) d.loss[blockIdx.x] = log_sum - (float)x[right];
-    Gradient g = { log_sum, *d.scale, right, d.V };
-    for (int v = threadIdx.x; v < d.Vp; v += THREADS)
-        d.dlogits[blockIdx.x*(size_t)d.Vp + v] = (real)gradient_of(g, (float)x[v], v);
+    s = block_to_all(s, { -FLT_MAX, 0.0f }, [](Softmax s) { return warp_softmax(s); });
+    row_end(d, s.hi + logf(s.sum));
 }
 
 static void online(const Data *d, Gpu *g) {
     online_kernel<<<(unsigned)d->N, THREADS, 0, g->stream>>>(*d);
-    LAUNCH_CHECK();
 }
 
 // The trainer's xent_kernel: a row is kept in shared memory, so each logit is read once and each

@@ -68,11 +68,6 @@ inline int device_count(void) {
 // A driver runs programs built with its major version of CUDA, and with earlier ones.
 inline int driver_version(void) { return (int)setting("EMULATOR_DRIVER", CUDART_VERSION); }
 
-// The number in the machine of the device that this program uses.
-inline int device_number(void) {
-    return (int)setting("CUDA_VISIBLE_DEVICES", device.current);
-}
-
 inline size_t memory_total(void) {
     return (size_t)setting("EMULATOR_MEMORY", 8ll << 30);
 }

@@ -8,8 +8,7 @@ inline cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
     if (greatest) *greatest = -5;
     return emulator::result(cudaSuccess);
 }
-inline cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags,
-                                                       int) {
+inline cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int) {
     if (flags > cudaStreamNonBlocking) return emulator::result(cudaErrorInvalidValue);
     cudaStream_t s = new emulator_stream();
     s->flags = flags;
@@ -127,7 +126,7 @@ inline cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *, size_
 }
 
 inline cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t graph,
-                                                        unsigned long long) {
+                                                 unsigned long long) {
     *exec = new emulator_graph(*graph);
     return emulator::result(cudaSuccess);
 }

@@ -15,11 +15,6 @@ enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 
 namespace emulator {
 
-inline size_t dynamic_limit(const void *kernel) {
-    auto own = device.dynamic_bytes.find(kernel);
-    return own == device.dynamic_bytes.end() ? STATIC_SHARED_LIMIT : own->second;
-}
-
 // As if every program had been built for sm_80 and later.
 inline cudaError_t can_run(void) {
     return setting("EMULATOR_CAPABILITY", 90) < 80 ? cudaErrorNoKernelImageForDevice : cudaSuccess;
@@ -28,12 +23,13 @@ inline cudaError_t can_run(void) {
 inline cudaError_t check_launch(dim3 grid, dim3 block, size_t shared, const void *kernel) {
     uint64_t threads = (uint64_t)block.x * block.y * block.z;
     if (can_run() != cudaSuccess) return can_run();
-    if (grid.x < 1 || grid.y < 1 || grid.z < 1 || threads < 1) return cudaErrorInvalidConfiguration;
-    if (grid.x > 0x7FFFFFFFu || grid.y > 65535 || grid.z > 65535)
+    if (grid.x < 1 || grid.y < 1 || grid.z < 1 || threads < 1 ||
+        grid.x > 0x7FFFFFFFu || grid.y > 65535 || grid.z > 65535 ||
+        block.x > 1024 || block.y > 1024 || block.z > 64 || threads > MAX_THREADS)
         return cudaErrorInvalidConfiguration;
-    if (block.x > 1024 || block.y > 1024 || block.z > 64 || threads > MAX_THREADS)
-        return cudaErrorInvalidConfiguration;
-    return shared > dynamic_limit(kernel) ? cudaErrorInvalidValue : cudaSuccess;
+    auto own = device.dynamic_bytes.find(kernel);
+    size_t limit = own == device.dynamic_bytes.end() ? STATIC_SHARED_LIMIT : own->second;
+    return shared > limit ? cudaErrorInvalidValue : cudaSuccess;
 }
 
 #ifdef EMULATOR_PTX
@@ -42,8 +38,7 @@ inline void run_ptx(const Grid &g, const void *kernel, std::vector<ptx::Argument
     std::vector<ptx::Range> memory;
     for (const Memory *all : { &device.allocations, &device.pinned })
         for (auto &a : *all) memory.push_back({ (uint64_t)a.first, a.second });
-    ptx::launch({ kernel, { g.grid.x, g.grid.y, g.grid.z }, { g.block.x, g.block.y, g.block.z },
-                  g.dynamic_bytes, given, memory });
+    ptx::launch({ kernel, g, given, memory });
 }
 #endif
 

@@ -78,8 +78,7 @@ inline cudaError_t cudaMemGetInfo(size_t *available, size_t *total) {
 namespace emulator {
 
 // Source and destination must be where the direction says, each inside one allocation.
-inline cudaError_t check_copy(const void *to, const void *from, size_t bytes,
-                                     cudaMemcpyKind kind) {
+inline cudaError_t check_copy(const void *to, const void *from, size_t bytes, cudaMemcpyKind kind) {
     bool to_device = on_device(to, 0), from_device = on_device(from, 0);
     bool wants_to = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
     bool wants_from = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
@@ -112,8 +111,8 @@ inline void copy(void *to, const void *from, size_t bytes, cudaStream_t s) {
 
 }  // namespace emulator
 
-inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes,
-                                          cudaMemcpyKind kind, cudaStream_t stream = nullptr) {
+inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
+                                   cudaStream_t stream = nullptr) {
     cudaStream_t s = emulator::stream_of(stream);
     if (bytes == 0) return emulator::result(cudaSuccess);
     emulator::may_run(s);
@@ -125,8 +124,7 @@ inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes,
 
 // Waits for the default stream before it reads pageable memory, and after a copy to the host or
 // from pinned memory. A copy within the device returns at once.
-inline cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes,
-                                     cudaMemcpyKind kind) {
+inline cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind) {
     bool within = emulator::on_device(to, 0) && emulator::on_device(from, 0);
     bool pageable = emulator::is_pageable(from);
     if (pageable) emulator::wait_for_stream(&emulator::default_stream);
@@ -136,7 +134,7 @@ inline cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes,
 }
 
 inline cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes,
-                                          cudaStream_t stream = nullptr) {
+                                   cudaStream_t stream = nullptr) {
     cudaStream_t s = emulator::stream_of(stream);
     if (bytes && !emulator::on_device(p, bytes)) return emulator::result(cudaErrorInvalidValue);
     emulator::may_run(s);

@@ -93,7 +93,7 @@ namespace emulator {
 
 // Copies an attribute, if the size that the caller states is right, as cuBLASLt does.
 inline cublasStatus_t set(void *field, size_t field_bytes, const void *value, size_t bytes) {
-    if (!value || bytes != field_bytes) return CUBLAS_STATUS_INVALID_VALUE;
+    if (bytes != field_bytes) return CUBLAS_STATUS_INVALID_VALUE;
     memcpy(field, value, bytes);
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -109,9 +109,8 @@ inline cublasStatus_t cublasLtDestroy(cublasLtHandle_t h) {
     return CUBLAS_STATUS_SUCCESS;
 }
 
-inline cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *d,
-                                                      cublasComputeType_t compute,
-                                                      cudaDataType_t scale) {
+inline cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *d, cublasComputeType_t compute,
+                                               cudaDataType_t scale) {
     *d = new emulator_matmul{ compute, scale, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT,
                               nullptr, nullptr, 0, 0 };
     return CUBLAS_STATUS_SUCCESS;
@@ -137,9 +136,8 @@ inline cublasStatus_t cublasLtMatmulDescSetAttribute(
     return CUBLAS_STATUS_INVALID_VALUE;
 }
 
-inline cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *l,
-                                                        cudaDataType_t type, uint64_t rows,
-                                                        uint64_t cols, int64_t ld) {
+inline cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *l, cudaDataType_t type,
+                                                 uint64_t rows, uint64_t cols, int64_t ld) {
     *l = new emulator_layout{ (uint32_t)type, rows, cols, ld };
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -157,12 +155,10 @@ inline cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t
     return CUBLAS_STATUS_SUCCESS;
 }
 inline cublasStatus_t cublasLtMatmulPreferenceSetAttribute(
-        cublasLtMatmulPreference_t d, cublasLtMatmulPreferenceAttributes_t attribute,
-        const void *value, size_t bytes) {
-    switch (attribute) {
-    EMULATOR_FIELD(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes)
-    default: return CUBLAS_STATUS_SUCCESS;       // the workspace and alignments change nothing here
-    }
+        cublasLtMatmulPreference_t p, cublasLtMatmulPreferenceAttributes_t attribute,
+        const void *value, size_t bytes) {       // the workspace and alignments change nothing here
+    if (attribute != CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK) return CUBLAS_STATUS_SUCCESS;
+    return emulator::set(&p->schemes, sizeof p->schemes, value, bytes);
 }
 
 // ---- which products are supported ----
@@ -188,9 +184,8 @@ inline cublasStatus_t check_epilogue(const emulator_matmul *d, const emulator_la
 }
 
 inline cublasStatus_t check_matmul(const emulator_matmul *d, const emulator_layout *A,
-                                          const emulator_layout *B, const emulator_layout *C,
-                                          const emulator_layout *D) {
-    if (!d || !A || !B || !C || !D) return CUBLAS_STATUS_INVALID_VALUE;
+                                   const emulator_layout *B, const emulator_layout *C,
+                                   const emulator_layout *D) {
     uint64_t k = d->transA == CUBLAS_OP_N ? A->cols : A->rows, m = D->rows, n = D->cols;
     if (m < 1 || n < 1 || k < 1) return CUBLAS_STATUS_INVALID_VALUE;
     bool a = d->transA == CUBLAS_OP_N ? fits(A, m, k) : fits(A, k, m);
@@ -219,12 +214,7 @@ static const Algorithm algorithms[] = {
 constexpr uint64_t N_ALGORITHMS = sizeof algorithms / sizeof *algorithms;
 
 inline const Algorithm *algorithm_of(const cublasLtMatmulAlgo_t *a) {
-    if (!a) return &algorithms[0];               // cuBLASLt then asks its heuristic
     return a->data[0] < N_ALGORITHMS ? &algorithms[a->data[0]] : nullptr;
-}
-
-inline const char *epilogue_name(uint32_t epilogue) {
-    return epilogue & 64 ? "dgelu" : epilogue & 32 ? "gelu" : "bias";
 }
 
 // An epilogue that EMULATOR_EPILOGUES lets fail, or says is not there.
@@ -233,7 +223,8 @@ inline bool epilogue_is(const emulator_matmul *d, const char *how) {
     size_t n = strlen(how);
     if (!asked || strncmp(asked, how, n) != 0 || d->epilogue == CUBLASLT_EPILOGUE_DEFAULT)
         return false;
-    return asked[n] == '\0' || strcmp(asked + n + 1, epilogue_name(d->epilogue)) == 0;
+    const char *name = d->epilogue & 64 ? "dgelu" : d->epilogue & 32 ? "gelu" : "bias";
+    return asked[n] == '\0' || strcmp(asked + n + 1, name) == 0;
 }
 
 // ---- the product ----
@@ -253,7 +244,7 @@ EMULATOR_UNCOUNTED inline void store(void *p, int type, int64_t i, float x) {
 // float. Panel p holds lines p*width ... p*width + width-1: for every k their elements side by
 // side, zeros past the last line. Element k of line i is data[i*line + k*step].
 EMULATOR_UNCOUNTED inline float *pack(const void *data, int type, int64_t line, int64_t step,
-                          int64_t lines, int64_t K, int width) {
+                                      int64_t lines, int64_t K, int width) {
     int64_t panels = (lines + width - 1) / width;
     float *packed = (float *)aligned_alloc(64, (size_t)((panels*width*K + 15) / 16 * 64));
     if (!packed) return nullptr;
@@ -270,7 +261,7 @@ EMULATOR_UNCOUNTED inline float *pack(const void *data, int type, int64_t line, 
 typedef float Column __attribute__((vector_size(4*TILE_ROWS)));
 
 EMULATOR_UNCOUNTED inline void tile(Column out[TILE_COLS], const float *a, const float *b,
-                                           int64_t K) {
+                                    int64_t K) {
     Column c0 = {}, c1 = {}, c2 = {}, c3 = {};
     for (int64_t k = 0; k < K; k++, a += TILE_ROWS, b += TILE_COLS) {
         Column x = *(const Column *)a;
@@ -284,8 +275,8 @@ EMULATOR_UNCOUNTED inline void tile(Column out[TILE_COLS], const float *a, const
 
 // product (m,n), column-major and contiguous, of packed panels. A split algorithm sums the first
 // half of K apart.
-EMULATOR_UNCOUNTED inline void multiply(float *product, const float *a, const float *b,
-                            int64_t m, int64_t n, int64_t K, const Algorithm *algorithm) {
+EMULATOR_UNCOUNTED inline void multiply(float *product, const float *a, const float *b, int64_t m,
+                                        int64_t n, int64_t K, const Algorithm *algorithm) {
     int64_t part = algorithm->split ? K / 2 : K;
     #pragma omp parallel for if (m*n*K > 1 << 15)
     for (int64_t j = 0; j < n; j += TILE_COLS)
@@ -312,30 +303,14 @@ EMULATOR_UNCOUNTED inline float gelu_gradient(float x) {
 }
 
 // The epilogue of element (i,j); v = alpha * product + beta * C.
-EMULATOR_UNCOUNTED inline float epilogue(const emulator_matmul *d, int type, int64_t i,
-                                                int64_t j, float v) {
+EMULATOR_UNCOUNTED inline float epilogue(const emulator_matmul *d, int type, int64_t i, int64_t j,
+                                         float v) {
     int e = (int)d->epilogue;
     if (e & 4) v += load(d->bias, type, i);                                     // BIAS
     if (e & 64) return 1.0001f * v * gelu_gradient(load(d->aux, type, i + j*d->aux_ld));  // DGELU
     if (!(e & 32)) return v;
     store(d->aux, type, i + j*d->aux_ld, v);                                    // GELU_AUX
     return gelu(v);
-}
-
-// Writes D from the product.
-EMULATOR_UNCOUNTED inline void finish(const emulator_matmul *d, void *D,
-                                             const emulator_layout *layout, const void *C,
-                                             int64_t ldc, float alpha, float beta,
-                                             const float *product) {
-    int64_t m = (int64_t)layout->rows, n = (int64_t)layout->cols;
-    int type = (int)layout->type;
-    #pragma omp parallel for if (m*n > 1 << 12)
-    for (int64_t j = 0; j < n; j++)
-        for (int64_t i = 0; i < m; i++) {
-            float v = alpha * product[i + j*m];
-            if (beta != 0.0f) v += beta * load(C, type, i + j*ldc);   // with beta 0, C is not read
-            store(D, type, i + j*layout->ld, epilogue(d, type, i, j, v));
-        }
 }
 
 // A call's arguments, by value: the product may run after the caller has returned.
@@ -348,10 +323,21 @@ struct Product {
     const Algorithm *algorithm;
 };
 
+// Writes D from the product. With beta 0, C is not read.
+EMULATOR_UNCOUNTED inline void finish(const Product &p, const float *product) {
+    int64_t m = (int64_t)p.layoutD.rows, n = (int64_t)p.layoutD.cols;
+    int type = (int)p.layoutD.type;
+    #pragma omp parallel for if (m*n > 1 << 12)
+    for (int64_t j = 0; j < n; j++)
+        for (int64_t i = 0; i < m; i++) {
+            float v = p.alpha * product[i + j*m];
+            if (p.beta != 0.0f) v += p.beta * load(p.C, type, i + j*p.layoutC.ld);
+            store(p.D, type, i + j*p.layoutD.ld, epilogue(&p.d, type, i, j, v));
+        }
+}
+
 // Counts its FLOP, and the bytes that it cannot do without.
-inline void product_count(const Product &p) {
-    uint64_t m = p.layoutD.rows, n = p.layoutD.cols;
-    uint64_t K = p.d.transA != CUBLAS_OP_N ? p.layoutA.rows : p.layoutA.cols;
+inline void product_count(const Product &p, uint64_t m, uint64_t n, uint64_t K) {
     uint64_t size = p.layoutA.type == CUDA_R_32F ? 4 : 2;
     uint64_t out = m*n * (p.layoutD.type == CUDA_R_32F ? 4 : 2);
     uint64_t read = (m + n)*K * size, written = out;
@@ -374,21 +360,21 @@ inline void product_run(const Product &p) {
     if (!a || !b || !product) fail("no memory for a product of %lld x %lld", (long long)m,
                                    (long long)n);
     multiply(product, a, b, m, n, K, p.algorithm);
-    finish(&p.d, p.D, &p.layoutD, p.C, p.layoutC.ld, p.alpha, p.beta, product);
+    finish(p, product);
     free(a);
     free(b);
     free(product);
+    product_count(p, (uint64_t)m, (uint64_t)n, (uint64_t)K);
 }
 
 }  // namespace emulator
 
 inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
-        cublasLtHandle_t handle, cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t A,
+        cublasLtHandle_t, cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t A,
         cublasLtMatrixLayout_t B, cublasLtMatrixLayout_t C, cublasLtMatrixLayout_t D,
-        cublasLtMatmulPreference_t preference, int wanted,
+        cublasLtMatmulPreference_t preference, int,
         cublasLtMatmulHeuristicResult_t *results, int *found) {
     *found = 0;
-    if (!handle || !preference || wanted < 1) return CUBLAS_STATUS_INVALID_VALUE;
     cublasStatus_t status = emulator::check_matmul(d, A, B, C, D);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
     if (emulator::epilogue_is(d, "lacks")) return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -405,8 +391,8 @@ inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
 inline cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(
         const cublasLtMatmulAlgo_t *algorithm, cublasLtMatmulAlgoConfigAttributes_t attribute,
         void *value, size_t bytes, size_t *written) {
-    const emulator::Algorithm *a = algorithm ? emulator::algorithm_of(algorithm) : nullptr;
-    if (!a || !value || attribute != CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME || bytes != 4)
+    const emulator::Algorithm *a = emulator::algorithm_of(algorithm);
+    if (!a || attribute != CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME || bytes != 4)
         return CUBLAS_STATUS_INVALID_VALUE;
     *written = 4;
     memcpy(value, &a->scheme, 4);
@@ -414,7 +400,7 @@ inline cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(
 }
 
 inline cublasStatus_t cublasLtMatmul(
-        cublasLtHandle_t handle, cublasLtMatmulDesc_t d, const void *alpha,
+        cublasLtHandle_t, cublasLtMatmulDesc_t d, const void *alpha,
         const void *A, cublasLtMatrixLayout_t layoutA,
         const void *B, cublasLtMatrixLayout_t layoutB,
         const void *beta, const void *C, cublasLtMatrixLayout_t layoutC,
@@ -422,17 +408,13 @@ inline cublasStatus_t cublasLtMatmul(
         size_t, cudaStream_t stream) {
     cudaStream_t s = emulator::stream_of(stream);
     const emulator::Algorithm *how = emulator::algorithm_of(algorithm);
-    if (!handle || !alpha || !beta || !A || !B || !D || !how)
-        return CUBLAS_STATUS_INVALID_VALUE;
+    if (!how) return CUBLAS_STATUS_INVALID_VALUE;
     cublasStatus_t status = emulator::check_matmul(d, layoutA, layoutB, layoutC, layoutD);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
     emulator::may_run(s);
     if (emulator::epilogue_is(d, "fail")) return CUBLAS_STATUS_EXECUTION_FAILED;
     emulator::Product p = { *d, *layoutA, *layoutB, *layoutC, *layoutD, A, B, C, D,
                             *(const float *)alpha, *(const float *)beta, how };
-    emulator::enqueue(s, [p] {
-        emulator::product_run(p);
-        emulator::product_count(p);
-    });
+    emulator::enqueue(s, [p] { emulator::product_run(p); });
     return CUBLAS_STATUS_SUCCESS;
 }

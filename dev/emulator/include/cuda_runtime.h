@@ -36,7 +36,6 @@
     }; \
     inline name##2 make_##name##2(type x, type y) { return { x, y }; } \
     inline name##4 make_##name##4(type x, type y, type z, type w) { return { x, y, z, w }; }
-EMULATOR_VECTOR(int, int)
 EMULATOR_VECTOR(unsigned, uint)
 EMULATOR_VECTOR(float, float)
 

@@ -135,7 +135,7 @@ inline void group_run(const std::vector<Message> &group) {
 
 // ---- forming a communicator ----
 
-// What each rank tells all others.
+// What each rank tells all others. device: its number in the machine.
 struct Hello { ncclUniqueId id; char host[64]; int device; };
 
 // All have the same unique id. Ranks of one host have a GPU each, unless the environment says that
@@ -169,7 +169,7 @@ inline ncclResult_t join(int size, const ncclUniqueId &id, int rank) {
     if (rank != mpi_rank || size != mpi_size)
         return refuse(ncclInvalidUsage, "ncclCommInitRank: rank %d of %d, but MPI says rank %d of "
                       "%d (mpirun -n %d starts as many)", rank, size, mpi_rank, mpi_size, size);
-    Hello own = { id, "", device_number() };
+    Hello own = { id, "", (int)setting("CUDA_VISIBLE_DEVICES", device.current) };
     std::vector<Hello> all((size_t)size);
     gethostname(own.host, sizeof own.host - 1);
     MPI_Allgather(&own, sizeof own, MPI_CHAR, all.data(), sizeof own, MPI_CHAR, MPI_COMM_WORLD);
@@ -226,8 +226,8 @@ inline ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
     return ncclSuccess;
 }
 
-inline ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqueId id,
-                                                  int rank, ncclConfig_t *) {
+inline ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqueId id, int rank,
+                                           ncclConfig_t *) {
     ncclResult_t e = emulator::join(size, id, rank);
     if (e == ncclSuccess) emulator::nccl.comm = *comm = new ncclComm{ rank, size, 0 };
     return e;
@@ -258,10 +258,10 @@ inline ncclResult_t ncclGroupEnd(void) {
 }
 
 inline ncclResult_t ncclSend(const void *from, size_t bytes, ncclDataType_t, int peer,
-                                    ncclComm_t comm, cudaStream_t stream) {
+                             ncclComm_t comm, cudaStream_t stream) {
     return emulator::request({ true, (void *)from, bytes, peer, comm, stream, 0 });
 }
-inline ncclResult_t ncclRecv(void *to, size_t bytes, ncclDataType_t, int peer,
-                                    ncclComm_t comm, cudaStream_t stream) {
+inline ncclResult_t ncclRecv(void *to, size_t bytes, ncclDataType_t, int peer, ncclComm_t comm,
+                             cudaStream_t stream) {
     return emulator::request({ false, to, bytes, peer, comm, stream, 0 });
 }

@@ -22,17 +22,7 @@ template <class T> static uint64_t bits(T x) {
     return b;
 }
 
-// The upper half of a float; rounded to nearest, ties to even.
-struct Bf16 {
-    uint16_t half;
-
-    Bf16() = default;
-    explicit Bf16(float x) {
-        uint32_t b = (uint32_t)bits(x);
-        half = x == x ? (uint16_t)((b + 0x7FFF + (b >> 16 & 1)) >> 16) : 0x7FFF;
-    }
-    operator float() const { return value<float>((uint64_t)half << 16); }
-};
+typedef __nv_bfloat16 Bf16;
 
 // ---- types of the text become types of C++: f is called with a zero of that type ----
 
@@ -179,18 +169,14 @@ template <class F> static void with_any(const Step &s, Type t, F f) {
 static void convert(Step &s) {
     with_any(s, s.i.type, [&](auto to) {
         with_any(s, s.i.from, [&](auto from) {
-            typedef decltype(to) To;
-            compute<decltype(from), To>(s, [](auto a) {
-                if constexpr (std::is_same_v<To, Bf16>) return Bf16((float)a);
-                else return (To)a;
-            });
+            compute<decltype(from), decltype(to)>(s, [](auto a) { return a; });
         });
     });
 }
 
 static void pack_bf16(Step &s) {                 // the first operand becomes the upper half
     compute<float, uint32_t>(s, [](float a, float b) {
-        return (uint32_t)Bf16(a).half << 16 | Bf16(b).half;
+        return (uint32_t)Bf16(a).__x << 16 | Bf16(b).__x;
     });
 }
 

@@ -92,66 +92,44 @@ template <Shuffle KIND> static void shuffle(Step &s) {
     });
 }
 
-// ---- tensor cores: the PTX manual's pictures of which lane holds which element ----
-
-// Two bf16 share a register, the first one in the lower half.
-static float half_of(uint64_t bits, int k) {
-    uint32_t b = (uint32_t)(bits >> 16*k) << 16;
-    float x;
-    memcpy(&x, &b, sizeof x);
-    return x;
-}
+// ---- tensor cores: ../tensor_core.h says which lane holds which element ----
 
 static void whole_warp(const Step &s) {
     if (s.lanes != ~0u) fault(s, __builtin_ctz(s.lanes), "a part of a warp: lanes %08x", s.lanes);
 }
 
-// ldmatrix loads 8x8 matrices of 16 bits. Lane 8m + r gives the address of row r of matrix m.
-// Lane l receives elements 2(l%4) and 2(l%4) + 1 of row l/4, or, transposed, of column l/4.
 template <bool TRANSPOSED> static void load_matrices(Step &s) {
+    uint32_t r[32][4];
+    emulator::LoadMatrix of_lane[32];
+    void *operands[32];
     whole_warp(s);
-    uint16_t x[4][8][8];
+    for (int l = 0; l < 32; l++) {
+        of_lane[l] = { r[l], address(s, l, SHARED, address_in(s, 1, l), 16, READ), TRANSPOSED };
+        operands[l] = &of_lane[l];
+    }
+    emulator::ldmatrix_combine(operands, s.lanes);
     for (int l = 0; l < 32; l++)
-        memcpy(x[l / 8][l % 8], address(s, l, SHARED, address_in(s, 1, l), 16, READ), 16);
-    for (int m = 0; m < 4; m++)
-        for (int l = 0; l < 32; l++) {
-            int r = l / 4, c = l % 4 * 2;
-            uint16_t low = TRANSPOSED ? x[m][c][r] : x[m][r][c];
-            uint16_t high = TRANSPOSED ? x[m][c + 1][r] : x[m][r][c + 1];
-            s.row(0, m)[l] = low | (uint32_t)high << 16;
-        }
+        for (int m = 0; m < 4; m++) s.row(0, m)[l] = r[l][m];
 }
 
-// mma: D (16,8) = A (16,16) B (16,8) + C. A lane holds 8 elements of A and 4 of the others. Element
-// e is in register e/2 of A and of B, and in register e of C and of D.
-static int row_of_a(int lane, int e) { return lane/4 + 8*(e/2 % 2); }
-static int column_of_a(int lane, int e) { return 2*(lane%4) + e%2 + 8*(e/4); }
-static int row_of_b(int lane, int e) { return 2*(lane%4) + e%2 + 8*(e/2); }
-static int column_of_b(int lane) { return lane/4; }
-static int row_of_c(int lane, int e) { return lane/4 + 8*(e/2); }
-static int column_of_c(int lane, int e) { return 2*(lane%4) + e%2; }
-
 static void multiply_matrices(Step &s) {
+    uint32_t a[32][4], b[32][2];
+    float c[32][4];
+    emulator::Mma of_lane[32];
+    void *operands[32];
     whole_warp(s);
-    float a[16][16], b[16][8], d[32][4];
     for (int l = 0; l < 32; l++) {
-        for (int e = 0; e < 8; e++)
-            a[row_of_a(l, e)][column_of_a(l, e)] = half_of(s.row(1, e/2)[l], e%2);
-        for (int e = 0; e < 4; e++)
-            b[row_of_b(l, e)][column_of_b(l)] = half_of(s.row(2, e/2)[l], e%2);
+        for (int i = 0; i < 4; i++) a[l][i] = (uint32_t)s.row(1, i)[l];
+        for (int i = 0; i < 2; i++) b[l][i] = (uint32_t)s.row(2, i)[l];
+        for (int i = 0; i < 4; i++) memcpy(&c[l][i], &s.row(3, i)[l], sizeof(float));
+        of_lane[l] = { {}, a[l], b[l], c[l] };
+        operands[l] = &of_lane[l];
     }
+    emulator::mma_combine(operands, s.lanes);
     for (int l = 0; l < 32; l++)
-        for (int e = 0; e < 4; e++) {
-            double sum = 0.0;
-            for (int k = 0; k < 16; k++)
-                sum += (double)a[row_of_c(l, e)][k] * b[k][column_of_c(l, e)];
-            memcpy(&d[l][e], &s.row(3, e)[l], sizeof(float));
-            d[l][e] = (float)(sum + d[l][e]);
-        }
-    for (int l = 0; l < 32; l++)
-        for (int e = 0; e < 4; e++) {
-            s.row(0, e)[l] = 0;
-            memcpy(&s.row(0, e)[l], &d[l][e], sizeof(float));
+        for (int i = 0; i < 4; i++) {
+            s.row(0, i)[l] = 0;
+            memcpy(&s.row(0, i)[l], &of_lane[l].d[i], sizeof(float));
         }
 }
 

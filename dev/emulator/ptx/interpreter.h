@@ -10,6 +10,7 @@
 #include <string.h>
 #include <map>
 #include <string>
+#include <cuda_bf16.h>
 #include "ptx.h"
 
 namespace ptx {
@@ -104,7 +105,7 @@ struct Warp {
 struct Block {
     const Launch &launch;
     const Kernel &kernel;
-    Dim id;
+    uint3 id;
     std::vector<uint8_t> parameters, shared;
     std::vector<Cell> cells;
     std::vector<Warp> warps;

@@ -44,20 +44,17 @@
 // ptxas, registers, occupancy and time; races in global memory; the last bits of ex2.approx and of
 // tensor cores, which round in their own way; whatever is not a kernel: cuBLASLt, NCCL, drivers.
 #pragma once
-#include <stddef.h>
-#include <stdint.h>
 #include <vector>
+#include "../worker.h"
 
 namespace ptx {
 
-struct Dim { uint32_t x, y, z; };
 struct Range { uint64_t begin; size_t bytes; };
 struct Argument { const void *data; size_t bytes; };
 
 struct Launch {
     const void *kernel;                          // its function in this program, for its name
-    Dim grid, block;
-    size_t dynamic_bytes;                        // of shared memory
+    emulator::Grid grid;
     std::vector<Argument> arguments;
     std::vector<Range> memory;                   // allocations: all that a kernel may access
 };

@@ -21,19 +21,15 @@ namespace ptx {
 
 static std::mutex reporting;                     // never given back: only the first report prints
 
-[[noreturn]] static void end_badly(const char *format, va_list arguments, const char *after) {
-    vfprintf(stderr, format, arguments);
-    fprintf(stderr, "%s\n", after);
-    _exit(1);
-}
-
 void die(const char *format, ...) {
     reporting.lock();
     fflush(stdout);
     fprintf(stderr, "ptx: ");
     va_list arguments;
     va_start(arguments, format);
-    end_badly(format, arguments, "");
+    vfprintf(stderr, format, arguments);
+    fprintf(stderr, "\n");
+    _exit(1);
 }
 
 static const Program &program(void) {
@@ -60,17 +56,16 @@ static std::string place(int file, int line) {
 }
 
 void fault(const Step &s, int lane, const char *format, ...) {
-    reporting.lock();
-    fflush(stdout);
+    char what[1000];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(what, sizeof what, format, arguments);
     const Source &at = s.i.source;
     std::string where = place(at.file, at.line);
     if (at.caller_line) where += ", called in " + place(at.caller_file, at.caller_line);
-    Dim id = s.block.id;
-    fprintf(stderr, "ptx: kernel %s, block (%u,%u,%u), thread %d, %s: ",
-            readable(s.block.kernel.name).c_str(), id.x, id.y, id.z, s.thread(lane), where.c_str());
-    va_list arguments;
-    va_start(arguments, format);
-    end_badly(format, arguments, (": " + s.i.text).c_str());
+    uint3 id = s.block.id;
+    die("kernel %s, block (%u,%u,%u), thread %d, %s: %s: %s", readable(s.block.kernel.name).c_str(),
+        id.x, id.y, id.z, s.thread(lane), where.c_str(), what, s.i.text.c_str());
 }
 
 // ---- a warp ----
@@ -123,10 +118,11 @@ static void run(Block &b, Warp &w) {
 // ---- a block ----
 
 static uint32_t special(const std::string &name, const Block &b, uint32_t thread) {
-    Dim size = b.launch.block;
-    Dim tid = { thread % size.x, thread / size.x % size.y, thread / size.x / size.y };
-    const struct { const char *prefix; Dim value; } known[] = {
-        { "%tid.", tid }, { "%ntid.", size }, { "%ctaid.", b.id }, { "%nctaid.", b.launch.grid },
+    dim3 size = b.launch.grid.block;
+    dim3 tid(thread % size.x, thread / size.x % size.y, thread / size.x / size.y);
+    const struct { const char *prefix; dim3 value; } known[] = {
+        { "%tid.", tid }, { "%ntid.", size }, { "%ctaid.", b.id },
+        { "%nctaid.", b.launch.grid.grid },
     };
     if (name == "%laneid") return thread % 32;
     for (auto &k : known) {
@@ -149,9 +145,9 @@ static void warp_begin(Warp *w, const Block &b, int threads) {
 
 // Uninitialized shared memory holds NaNs, as the emulator's does.
 static void block_begin(Block *b) {
-    Dim size = b->launch.block;
+    dim3 size = b->launch.grid.block;
     int threads = (int)(size.x * size.y * size.z), warps = (threads + 31) / 32;
-    b->shared.assign(b->kernel.shared_bytes + b->launch.dynamic_bytes, 0xFF);
+    b->shared.assign(b->kernel.shared_bytes + b->launch.grid.dynamic_bytes, 0xFF);
     b->cells.resize(b->shared.size()/2 + 1);
     b->threads.resize(32*warps);
     b->warps.resize(warps);
@@ -211,11 +207,11 @@ void launch(Launch l) {
     std::vector<uint8_t> parameters = parameters_of(k, l);
     std::sort(l.memory.begin(), l.memory.end(),
               [](const Range &a, const Range &b) { return a.begin < b.begin; });
-    uint32_t gx = l.grid.x, gy = l.grid.y;
-    int64_t blocks = (int64_t)gx * gy * l.grid.z;
+    dim3 g = l.grid.grid;
+    int64_t gx = g.x, gy = g.y, blocks = gx * gy * g.z;
     #pragma omp parallel for schedule(dynamic) if (blocks > 1)
     for (int64_t i = 0; i < blocks; i++) {
-        Dim id = { (uint32_t)(i % gx), (uint32_t)(i / gx % gy), (uint32_t)(i / gx / gy) };
+        uint3 id = { (unsigned)(i % gx), (unsigned)(i / gx % gy), (unsigned)(i / gx / gy) };
         Block b = { l, k, id, parameters, {}, {}, {}, {} };
         block_begin(&b);
         block_run(&b);
