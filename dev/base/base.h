@@ -126,7 +126,7 @@ void catch_stop_signals(void);
 volatile sig_atomic_t *stop_signal(void);
 
 // What the handler prints: a text that is complete at any moment.
-extern const char *volatile stop_message;
+const char *volatile *stop_message(void);
 
 // ==== log.c ======================================================================================
 // OUT/log.jsonl: one JSON object (RFC 8259) a line, for programs to read. At the end, helpers

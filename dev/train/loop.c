@@ -172,7 +172,7 @@ static void announce_round(Run *r) {
     if (r->length.steps >= 0 && last > r->length.steps) last = r->length.steps;
     snprintf(text, sizeof *r->stop_texts,
              "\nstopping after this round's update %lld; again ends at once\n", (long long)last);
-    stop_message = text;
+    *stop_message() = text;
 }
 
 bool run_goes_on(Run *r) {
