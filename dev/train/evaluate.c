@@ -50,7 +50,9 @@ static void evaluate_all(Eval *e, Eval *train, Eval *average, Run *r) {
 }
 
 void report_eval(Run *r) {
-    Eval e, train = { 0 }, average = train;
+    Eval e, train, average;
+    memset(&train, 0, sizeof train);
+    memset(&average, 0, sizeof average);
     bool ending = r->stopping;
     evaluate_all(&e, &train, &average, r);
     if (r->stopping && !ending) return;
