@@ -11,10 +11,10 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # What may be at most: source is everything that is counted, tests included.
-caps="source lines 69500
-source bytes 3220000
-tests lines 22700
-files in_git 415"
+caps="source lines 64500
+source bytes 2990000
+tests lines 20600
+files in_git 411"
 
 counted() {
     git ls-files | grep -vE '\.md$|^(scripts/lab|dev)/results/|^tests/fixtures/' |
