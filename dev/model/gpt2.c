@@ -152,16 +152,21 @@ size_t gpt2_largest_bucket(const Config *c) {
 
 // ---- what a run keeps of each parameter ----
 
+// GPT-2's initialisation of t, which is tensor i (Radford et al. 2019, section 2.3, for the
+// residual projections). Each tensor draws from a random stream of its own.
+static void gpt2_init_tensor(float *p, const Tensor *t, int i, int L, uint64_t seed) {
+    Rng rng = rng_make(seed, (uint64_t)i);
+    double std = t->init == INIT_RESIDUAL ? 0.02 / sqrt(2.0 * L) : 0.02;
+    for (size_t j = 0; j < t->count; j++)
+        p[j] = t->init == INIT_ZEROS ? 0.0f : t->init == INIT_ONES ? 1.0f
+                                     : (float)(std * rng_normal(&rng));
+}
+
 void gpt2_init_bucket(float *p, const Config *c, int bucket, uint64_t seed) {
     #pragma omp parallel for schedule(dynamic)
     for (int i = gpt2_bucket_tensor(c, bucket); i < gpt2_bucket_tensor(c, bucket + 1); i++) {
         Tensor t = gpt2_tensor(c, i);
-        Rng rng = rng_make(seed, (uint64_t)i);
-        double std = t.init == INIT_RESIDUAL ? 0.02 / sqrt(2.0 * c->L) : 0.02;
-        float *out = p + t.offset - gpt2_bucket(c, bucket).begin;
-        for (size_t j = 0; j < t.count; j++)
-            out[j] = t.init == INIT_ZEROS ? 0.0f : t.init == INIT_ONES ? 1.0f
-                                          : (float)(std * rng_normal(&rng));
+        gpt2_init_tensor(p + t.offset - gpt2_bucket(c, bucket).begin, &t, i, c->L, seed);
     }
 }
 
