@@ -220,7 +220,7 @@ def test_lab_gpus():
 def test_lab_report():
     """Each result and its figures. An experiment that fails does not stop the others, and no result
     of an earlier run stands in for it."""
-    sweep, labels = Fake(), [label for label, _ in report.experiments()]
+    sweep, labels = Fake(), [label for label, _ in report.experiments(["--quick"])]
     sweep.run([("a", 1)])
     text = report.page({"42_fake": sweep.result("result.json")})
     assert "src='42_fake/picture.png'" in text and "Refuted</strong>: so: 2 (1.9" in text, text

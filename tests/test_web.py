@@ -160,7 +160,7 @@ def draw_picture(path, frames=24, seconds=1.5):
     from PIL import Image
     tab, shots = opened(), []
     try:
-        tab.size(800, 812)
+        tab.size(800, 836)
         for _ in range(frames):
             time.sleep(seconds)
             tab.screenshot(path)
