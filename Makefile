@@ -186,7 +186,7 @@ build-all:                       # all programs that test-all runs
 test-all: build-all              ## every test: with CUDA emulated, MPI, Python, and what takes long
 	@tests/run.sh $(TESTS) $(filter $(BUILD)/emulated/test_%,$(EMULATED)) $(wildcard tests/test_*.sh tests/test_*.py)
 
-lab: $(PROGRAMS) $(BUILD)/one_step $(WITH_MPI)             ## the batch-size laboratory, quick: lab/report.html in about 20 minutes
+lab: $(PROGRAMS) $(BUILD)/one_step $(WITH_MPI)             ## the batch-size laboratory, quick: lab/report.html in about 10 minutes
 	@$(PYTHON_HERE)
 	@$(PYTHON) scripts/lab/experiments/report.py --quick
 

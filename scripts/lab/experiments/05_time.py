@@ -30,7 +30,7 @@ SLOW = 1.25                                      # a pair may take so many times
 # rate: of a batch that experiment 2 does not know. small: tokens of an update; twice as many for
 # the other two arms. tokens: at which a run gives up.
 Model = namedtuple("Model", "name target small tokens rate")
-MODELS = {"full": Model("0.8M", 1.4, 512, 4e6, None), "quick": Model("0.8M", 2.25, 512, 6e5, None),
+MODELS = {"full": Model("0.8M", 1.4, 512, 4e6, None), "quick": Model("0.8M", 2.5, 512, 4e5, None),
           "tiny": Model("35k", 4.0, 64, 4e4, 4e-3)}
 ARMS = ["small", "accumulated", "shared"]        # one core, one core, two cores
 
@@ -140,7 +140,7 @@ def is_kept(block):
 def measure(e):
     """Blocks until enough are kept, or the most that are tried."""
     model = MODELS[e.size]
-    enough, most = e.pick((2, 3), (5, 7), (9, 13))
+    enough, most = e.pick((2, 3), (5, 5), (9, 13))
     blocks = []
     while sum(b["kept"] for b in blocks) < enough and len(blocks) < most:
         blocks.append(measure_block(e, model, len(blocks)))

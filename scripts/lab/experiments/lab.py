@@ -657,8 +657,9 @@ def experiment(number, name, measure, conclude, missing=lambda e: "", endpoint=N
     found: [(words, value, low, high)] with 90% intervals, or why it found nothing. missing(e): what
     this machine lacks for the runs. endpoint: (low, high), where the one quantity that the
     experiment decides is predicted to lie. Its seeds are planned, too: none is added afterwards,
-    and none has tuned a rate or made the prediction. Without an endpoint, and beside it, all that
-    an experiment shows is an observation. retrospective: the data are older than the prediction."""
+    and none has tuned a rate or made the prediction. Without an endpoint, beside it, and in a quick
+    run, all that an experiment shows is an observation. retrospective: the data are older than the
+    prediction."""
     e = Experiment(number, name, **words)
     lacks = "" if e.args.kept else missing(e)
     if lacks:
@@ -672,7 +673,8 @@ def experiment(number, name, measure, conclude, missing=lambda e: "", endpoint=N
     elif isinstance(found, str):
         e.close("undecided", found)
     else:
-        e.close(*judge(*endpoint, found), found)
+        word, why = judge(*endpoint, found)
+        e.close(word if e.size == "full" else "observed", why, found)
 
 
 def judge(least, most, found):

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Runs every experiment and puts the results on one page, OUT/report.html. Other flags than --out
-are the experiments' own; one that fails does not stop the others.
+"""Runs every experiment and puts the results on one page, OUT/report.html; with --quick those four
+that answer the laboratory's question. Other flags than --out are the experiments' own; one that
+fails does not stop the others.
 
     scripts/lab/experiments/report.py --quick
 """
@@ -16,18 +17,19 @@ import lab
 EXPERIMENTS = os.path.dirname(os.path.abspath(__file__))
 
 
+# What a loss takes, on one device, on two, on many; and minutes on two cores.
+QUICK = {"02_knee": 4, "04_one_device": 2, "05_time": 3, "10_replayed": 1}
+
+
 def experiments(flags=()):
-    """[(label, path)] of the scripts NN_name.py, in order. Two sizes say little of an exponent, and
-    take eight minutes: with --quick there is no 02_size."""
-    left_out = ["02_size.py"] if "--quick" in flags else []
+    """[(label, path)] of the scripts NN_name.py, in order."""
     return [(name[:-3], os.path.join(EXPERIMENTS, name))
             for name in sorted(os.listdir(EXPERIMENTS))
-            if name[:2].isdigit() and name not in left_out]
+            if name[:2].isdigit() and ("--quick" not in flags or name[:-3] in QUICK)]
 
 
 def run(path, result, flags):
     """Its result; None if it fails. What it prints passes through."""
-    print(f"\n== {os.path.basename(path)}", flush=True)
     if os.path.exists(result):                               # none of an earlier run stands in
         os.remove(result)
     try:
@@ -37,7 +39,29 @@ def run(path, result, flags):
     return kept.load(result)
 
 
+def run_all(out, flags):
+    """{label: result, or None}; says how long the rest takes."""
+    found, every = {}, experiments(flags)
+    for i, (label, path) in enumerate(every):
+        minutes = sum(QUICK.get(rest, 0) for rest, _ in every[i:])
+        print(f"\n== {label}, {i + 1} of {len(every)}" +
+              (f": about {minutes} minutes to go" if "--quick" in flags else ""), flush=True)
+        found[label] = run(path, os.path.join(out, label, "result.json"), ["--out", out, *flags])
+    return found
+
+
 # ---------------------------------------------------------------- the page
+
+ANSWER = ["batch size (tokens)", "updates", "million tokens", "seconds on 1 worker", "on 8",
+          "on 16"]
+
+
+def answer(records):
+    """Rows of the answer's table: a loss by the batch, of runs and seconds here; or none."""
+    of = records.get("10_replayed")
+    return [[f"{batch:,}", f"{updates:,.0f}", f"{tokens / 1e6:.2f}", *(f"{s:.1f}" for s in seconds)]
+            for batch, updates, tokens, *seconds in of["tables"]["batches"]["rows"]] if of else []
+
 
 def page(records):
     """records: {label: result}"""
@@ -45,7 +69,9 @@ def page(records):
     return ("<!DOCTYPE html>\n<meta charset='utf-8'>\n<title>The batch-size laboratory</title>\n"
             "<style>body { font: 16px/1.5 sans-serif; max-width: 50rem; margin: auto; }\n"
             "img { max-width: 100%; } td { padding: 0 .5rem; text-align: left; }</style>\n"
-            "<h1>The batch-size laboratory</h1>\n" + table([], overview)
+            "<h1>The batch-size laboratory</h1>\n" + table(ANSWER, answer(records))
+            + "<p>Experiment 10: updates are measured, seconds calculated for a link of 10 Gbit/s."
+            "</p>\n" + table([], overview)
             + "\n".join(section(label, of) for label, of in records.items()) + "\n")
 
 
@@ -78,11 +104,13 @@ def main():
                         help="default: lab")
     args, flags = parser.parse_known_args()
     out = os.path.abspath(args.out)
-    found = {label: run(path, os.path.join(out, label, "result.json"), ["--out", out, *flags])
-             for label, path in experiments(flags)}
+    found = run_all(out, flags)
+    there = {label: of for label, of in found.items() if of}
     os.makedirs(out, exist_ok=True)
     with open(os.path.join(out, "report.html"), "w", encoding="utf-8") as f:
-        f.write(page({label: of for label, of in found.items() if of}))
+        f.write(page(there))
+    for row in [ANSWER, *answer(there)]:
+        print("".join(f"{cell:>{len(head) + 2}}" for head, cell in zip(ANSWER, row)))
     print(f"{out}/report.html: {len(found)} experiments")
     broken = [label for label, of in found.items() if not of]
     if broken:
