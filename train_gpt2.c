@@ -60,11 +60,20 @@
 //      |
 //      x_out (N,C) *
 
+// The parameters of a LayerNorm.
+typedef struct {
+    float *gain, *bias;                // (C)
+} Norm;
+
+// What its forward pass writes.
+typedef struct {
+    float *out;                        // (N,C)
+    float *mean, *rstd;                // (N) kept for the backward pass
+} NormActs;
+
 // The parameters of one block.
 typedef struct {
-    // LayerNorms: a gain and a bias for each channel
-    float *ln1_gain, *ln1_bias;        // (C)
-    float *ln2_gain, *ln2_bias;        // (C)
+    Norm ln1, ln2;                     // before attention, and before the MLP
     // Attention: into queries, keys and values, and out of the heads
     float *qkv_w, *qkv_b;              // (C,3C) (3C)
     float *att_proj_w, *att_proj_b;    // (C,C) (C)
@@ -77,20 +86,18 @@ typedef struct {
 typedef struct {
     float *wte, *wpe;                  // (V,C) a vector for each token; (P,C) for each position
     Block *block;                      // (L)
-    float *lnf_gain, *lnf_bias;        // (C) the final LayerNorm
+    Norm lnf;                          // the final LayerNorm
 } Weights;
 
 // What one block's forward pass keeps for its backward pass.
 typedef struct {
     float *x;                          // (N,C) what enters the block: x_out of the one before
-    float *ln1;                        // (N,C)
-    float *ln1_mean, *ln1_rstd;        // (N)
+    NormActs ln1;                      // (N,C)
     float *qkv;                        // (N,3C); in generation it is the key/value cache
     float *att;                        // (N,C)
     float *att_lse;                    // (B,NH,T) log of each softmax's denominator
     float *x_mid;                      // (N,C) the residual stream between attention and MLP
-    float *ln2;                        // (N,C)
-    float *ln2_mean, *ln2_rstd;        // (N)
+    NormActs ln2;                      // (N,C)
     float *fc, *gelu;                  // (N,4C)
     float *x_out;                      // (N,C) the residual stream after the block
 } BlockActs;
@@ -105,8 +112,7 @@ struct Model {
     Weights dw;                        // their gradients
     float *x_in;                       // (N,C) embeddings
     BlockActs *acts;                   // (L)
-    float *lnf;                        // (N,C)
-    float *lnf_mean, *lnf_rstd;        // (N)
+    NormActs lnf;                      // (N,C)
     float *loss;                       // (N) nats a token
     float *lse;                        // (N) log of the denominator of each token's softmax
     float *logits;                     // (logit_rows,Vp): the classifier works in chunks of rows
@@ -160,11 +166,10 @@ static void embedding_backward(float *dwte, float *dwpe, const float *dx, const 
 }
 
 // ---- LayerNorm: out = (x - mean) * rstd * gain + bias, with rstd = 1/sqrt(var + 1e-5) ----
-//   out, x (N,C)   mean, rstd (N) kept for backward   gain, bias (C)
+//   out, x (N,C)   mean, rstd (N)   gain, bias (C)
 // Mean and variance are those of a row: each token's C channels (Ba et al. 2016, arXiv 1607.06450).
 
-static void layernorm_forward(float *out, float *mean, float *rstd, const float *x,
-                              const float *gain, const float *bias, size_t N, int C) {
+static void layernorm_forward(NormActs a, const float *x, Norm w, size_t N, int C) {
     #pragma omp parallel for
     for (size_t n = 0; n < N; n++) {
         const float *row = x + n*C;
@@ -176,18 +181,18 @@ static void layernorm_forward(float *out, float *mean, float *rstd, const float 
         for (int c = 0; c < C; c++) squares += (row[c] - m) * (row[c] - m);
         float r = 1.0f / sqrtf(squares / C + 1e-5f);
         #pragma omp simd
-        for (int c = 0; c < C; c++) out[n*C + c] = (row[c] - m) * r * gain[c] + bias[c];
-        mean[n] = m;
-        rstd[n] = r;
+        for (int c = 0; c < C; c++) a.out[n*C + c] = (row[c] - m) * r * w.gain[c] + w.bias[c];
+        a.mean[n] = m;
+        a.rstd[n] = r;
     }
 }
 
 // With xhat = (x - mean) * rstd and g = dout * gain:
 // dx = (g - mean(g) - xhat * mean(g * xhat)) * rstd; dgain += sum dout * xhat; dbias += sum dout.
 // dgain and dbias sum over rows: a thread owns a strip of columns. dx comes last: it may be dout.
-static void layernorm_backward(float *dx, float *dgain, float *dbias, const float *dout,
-                               const float *x, const float *mean, const float *rstd,
-                               const float *gain, size_t N, int C) {
+//   a, w   what the forward pass kept, and its parameters, whose gradients are dw
+static void layernorm_backward(float *dx, Norm dw, const float *dout, const float *x, NormActs a,
+                               Norm w, size_t N, int C) {
     int strips = thread_count();
     #pragma omp parallel for
     for (int s = 0; s < strips; s++) {
@@ -195,25 +200,25 @@ static void layernorm_backward(float *dx, float *dgain, float *dbias, const floa
         for (size_t n = 0; n < N; n++) {
             #pragma omp simd
             for (int c = begin; c < end; c++) {
-                dgain[c] += dout[n*C + c] * (x[n*C + c] - mean[n]) * rstd[n];
-                dbias[c] += dout[n*C + c];
+                dw.gain[c] += dout[n*C + c] * (x[n*C + c] - a.mean[n]) * a.rstd[n];
+                dw.bias[c] += dout[n*C + c];
             }
         }
     }
     #pragma omp parallel for
     for (size_t n = 0; n < N; n++) {
         const float *row = x + n*C, *d = dout + n*C;
-        float m = mean[n], r = rstd[n];
+        float m = a.mean[n], r = a.rstd[n];
         float sum_g = 0.0f, sum_gx = 0.0f;
         #pragma omp simd reduction(+:sum_g, sum_gx)
         for (int c = 0; c < C; c++) {
-            sum_g += d[c] * gain[c];
-            sum_gx += d[c] * gain[c] * (row[c] - m) * r;
+            sum_g += d[c] * w.gain[c];
+            sum_gx += d[c] * w.gain[c] * (row[c] - m) * r;
         }
         float mean_g = sum_g / C, mean_gx = sum_gx / C;
         #pragma omp simd
         for (int c = 0; c < C; c++)
-            dx[n*C + c] = (d[c]*gain[c] - mean_g - (row[c] - m) * r * mean_gx) * r;
+            dx[n*C + c] = (d[c]*w.gain[c] - mean_g - (row[c] - m) * r * mean_gx) * r;
     }
 }
 
@@ -445,19 +450,19 @@ static void block_forward(Model *m, Block w, BlockActs a, int B, int T, int past
     int C = m->c.C, Cn = m->Cn, NHn = m->NHn;
     size_t N = (size_t)B*T;
     float *qkv = a.qkv + (size_t)past*3*Cn;
-    layernorm_forward(a.ln1, a.ln1_mean, a.ln1_rstd, a.x, w.ln1_gain, w.ln1_bias, N, C);
-    linear_forward(qkv, a.ln1, w.qkv_w, w.qkv_b, N, C, 3*Cn);
+    layernorm_forward(a.ln1, a.x, w.ln1, N, C);
+    linear_forward(qkv, a.ln1.out, w.qkv_w, w.qkv_b, N, C, 3*Cn);
     attention_forward(a.att, a.att_lse, m->scratch, qkv, B, T, past, Cn, NHn);
     branch_project(m, a.att, w.att_proj_w, w.att_proj_b, N, Cn);
     residual_forward(a.x_mid, a.x, m->branch, N*C);
-    layernorm_forward(a.ln2, a.ln2_mean, a.ln2_rstd, a.x_mid, w.ln2_gain, w.ln2_bias, N, C);
-    linear_forward(a.fc, a.ln2, w.fc_w, w.fc_b, N, C, 4*Cn);
+    layernorm_forward(a.ln2, a.x_mid, w.ln2, N, C);
+    linear_forward(a.fc, a.ln2.out, w.fc_w, w.fc_b, N, C, 4*Cn);
     gelu_forward(a.gelu, a.fc, N*4*Cn);
     branch_project(m, a.gelu, w.mlp_proj_w, w.mlp_proj_b, N, 4*Cn);
     residual_forward(a.x_out, a.x_mid, m->branch, N*C);
 }
 
-// Runs tokens (B,T) through the blocks, up to the final norm's output m->lnf (B*T,C). In generation
+// Runs tokens (B,T) through the blocks, up to the final norm's m->lnf.out (B*T,C). In generation
 // (B = 1) they follow `past` tokens that were run before, whose keys and values are still in each
 // block's qkv: nothing else of theirs is needed. That is all a key/value cache is.
 void model_forward(Model *m, const int *tokens, int B, int T, int past) {
@@ -474,8 +479,7 @@ void model_forward(Model *m, const int *tokens, int B, int T, int past) {
         block_forward(m, w->block[l], m->acts[l], B, T, past);
     }
     forward_needs(p, 1 + L);
-    layernorm_forward(m->lnf, m->lnf_mean, m->lnf_rstd, m->acts[L - 1].x_out, w->lnf_gain,
-                      w->lnf_bias, (size_t)B*T, C);
+    layernorm_forward(m->lnf, m->acts[L - 1].x_out, w->lnf, (size_t)B*T, C);
 }
 
 // From dx, the gradient of x_out, to dx, the gradient of x. A branch receives all of dx, and what
@@ -489,17 +493,15 @@ static void block_backward(Model *m, Block w, Block d, BlockActs a, int B, int T
     float *dbranch = m->dbranch, *dln2 = dbranch, *datt = dbranch, *dln1 = dbranch;   // one buffer
     linear_backward(dgelu, d.mlp_proj_w, d.mlp_proj_b, dx, a.gelu, w.mlp_proj_w, N, 4*Cn, C);
     gelu_backward(dfc, dgelu, a.fc, N*4*Cn);
-    linear_backward(dln2, d.fc_w, d.fc_b, dfc, a.ln2, w.fc_w, N, C, 4*Cn);
+    linear_backward(dln2, d.fc_w, d.fc_b, dfc, a.ln2.out, w.fc_w, N, C, 4*Cn);
     branch_is_read(m, dln2, N);
-    layernorm_backward(dbranch, d.ln2_gain, d.ln2_bias, dln2, a.x_mid, a.ln2_mean, a.ln2_rstd,
-                       w.ln2_gain, N, C);
+    layernorm_backward(dbranch, d.ln2, dln2, a.x_mid, a.ln2, w.ln2, N, C);
     residual_backward(dx, dbranch, N*C);
     linear_backward(datt, d.att_proj_w, d.att_proj_b, dx, a.att, w.att_proj_w, N, Cn, C);
     attention_backward(dqkv, m->scratch, datt, a.qkv, a.att, a.att_lse, B, T, Cn, NHn);
-    linear_backward(dln1, d.qkv_w, d.qkv_b, dqkv, a.ln1, w.qkv_w, N, C, 3*Cn);
+    linear_backward(dln1, d.qkv_w, d.qkv_b, dqkv, a.ln1.out, w.qkv_w, N, C, 3*Cn);
     branch_is_read(m, dln1, N);
-    layernorm_backward(dbranch, d.ln1_gain, d.ln1_bias, dln1, a.x, a.ln1_mean, a.ln1_rstd,
-                       w.ln1_gain, N, C);
+    layernorm_backward(dbranch, d.ln1, dln1, a.x, a.ln1, w.ln1, N, C);
     residual_backward(dx, dbranch, N*C);
 }
 
@@ -520,7 +522,7 @@ double classifier_loss_and_gradient(Model *m, const int *targets, float scale, i
     if (g->shares) targets = tp_targets(g, targets, N);
     for (size_t n = 0; n < N; n += rows) {
         if (rows > N - n) rows = N - n;
-        Mat lnf = rows_of(m->lnf + n*C, C);
+        Mat lnf = rows_of(m->lnf.out + n*C, C);
         float *dlnf = m->dbranch + n*C;
         matmul(logits, Vp, lnf, transpose_of(wte, C), NULL, rows, V, C, WRITE);
         if (g->shares) tp_xent_forward(m->loss + n, m->lse + n, logits, targets + n, g, rows, Vp);
@@ -543,8 +545,7 @@ void model_backward(Model *m, const int *tokens, int B, int T) {
     size_t N = (size_t)B*T;
     float *dlnf = m->dbranch;          // (N,C)
     backward_needs(p, 1 + L);
-    layernorm_backward(m->dx, dw->lnf_gain, dw->lnf_bias, dlnf, m->acts[L - 1].x_out, m->lnf_mean,
-                       m->lnf_rstd, w->lnf_gain, N, C);
+    layernorm_backward(m->dx, dw->lnf, dlnf, m->acts[L - 1].x_out, m->lnf, w->lnf, N, C);
     gradients_ready(p, 1 + L);
     for (int l = L - 1; l >= 0; l--) {
         backward_needs(p, 1 + l);
@@ -670,8 +671,8 @@ static int train(Run *r, Model *m) {                   // returns the process's 
 const float *model_logits(Model *m, int t) {
     const TpGroup *g = &m->params.tp;
     int C = m->c.C, V = m->c.V;
-    matmul(m->logits, V, rows_of(m->lnf + (size_t)t*C, C), transpose_of(m->w.wte, C), NULL, 1, V, C,
-           WRITE);
+    Mat lnf = rows_of(m->lnf.out + (size_t)t*C, C);
+    matmul(m->logits, V, lnf, transpose_of(m->w.wte, C), NULL, 1, V, C, WRITE);
     if (!g->shares) return m->logits;
     tp_collect(g, g->parts, m->logits, V);
     return g->parts;
@@ -688,8 +689,8 @@ double model_loss(Model *m, float *each, const int *targets, size_t N) {
     if (g->shares) targets = tp_targets(g, targets, N);
     for (size_t n = 0; n < N; n += rows) {
         if (rows > N - n) rows = N - n;
-        matmul(m->logits, Vp, rows_of(m->lnf + n*C, C), transpose_of(m->w.wte, C), NULL, rows, V, C,
-               WRITE);
+        Mat lnf = rows_of(m->lnf.out + n*C, C);
+        matmul(m->logits, Vp, lnf, transpose_of(m->w.wte, C), NULL, rows, V, C, WRITE);
         if (g->shares) tp_xent_forward(each + n, m->lse + n, m->logits, targets + n, g, rows, Vp);
         else xent_forward(each + n, m->lse + n, m->logits, targets + n, rows, V, Vp);
     }
@@ -706,13 +707,17 @@ static float *tensor_at(float *bucket, const Config *c, int kind) {
     return bucket + kinds_count(c, first, kind);
 }
 
+static Norm norm_at(float *bucket, const Config *c, int gain, int bias) {
+    return (Norm){ tensor_at(bucket, c, gain), tensor_at(bucket, c, bias) };
+}
+
 static Block block_at(float *bucket, const Config *c) {
     return (Block){
-        .ln1_gain = tensor_at(bucket, c, LN1_GAIN), .ln1_bias = tensor_at(bucket, c, LN1_BIAS),
+        .ln1 = norm_at(bucket, c, LN1_GAIN, LN1_BIAS),
         .qkv_w = tensor_at(bucket, c, QKV_W), .qkv_b = tensor_at(bucket, c, QKV_B),
         .att_proj_w = tensor_at(bucket, c, ATT_PROJ_W),
         .att_proj_b = tensor_at(bucket, c, ATT_PROJ_B),
-        .ln2_gain = tensor_at(bucket, c, LN2_GAIN), .ln2_bias = tensor_at(bucket, c, LN2_BIAS),
+        .ln2 = norm_at(bucket, c, LN2_GAIN, LN2_BIAS),
         .fc_w = tensor_at(bucket, c, FC_W), .fc_b = tensor_at(bucket, c, FC_B),
         .mlp_proj_w = tensor_at(bucket, c, MLP_PROJ_W),
         .mlp_proj_b = tensor_at(bucket, c, MLP_PROJ_B),
@@ -726,8 +731,7 @@ static void weights_point(Weights *w, const Params *p, Flat flat) {
     w->wte = tensor_at(embeddings, c, WTE);
     w->wpe = tensor_at(embeddings, c, WPE);
     for (int l = 0; l < c->L; l++) w->block[l] = block_at(bucket_at(p, 1 + l, flat), c);
-    w->lnf_gain = tensor_at(norm, c, LNF_GAIN);
-    w->lnf_bias = tensor_at(norm, c, LNF_BIAS);
+    w->lnf = norm_at(norm, c, LNF_GAIN, LNF_BIAS);
 }
 
 // Rows of logits at a time: 64 MB, but at least 1024 rows (206 MB with GPT-2's vocabulary), so that
@@ -737,17 +741,19 @@ static size_t classifier_rows(size_t N, size_t Vp) {
     return min_size(N, rows < 1024 ? 1024 : rows);
 }
 
+static void norm_carve(NormActs *a, Memory *mem, size_t N, size_t C) {
+    a->out = memory_floats(mem, MEM_ACTIVATIONS, N*C);
+    a->mean = memory_floats(mem, MEM_ACTIVATIONS, N);
+    a->rstd = memory_floats(mem, MEM_ACTIVATIONS, N);
+}
+
 static void block_carve(BlockActs *a, Memory *mem, size_t N, size_t C, size_t Cn, size_t NH) {
-    a->ln1 = memory_floats(mem, MEM_ACTIVATIONS, N*C);
-    a->ln1_mean = memory_floats(mem, MEM_ACTIVATIONS, N);
-    a->ln1_rstd = memory_floats(mem, MEM_ACTIVATIONS, N);
+    norm_carve(&a->ln1, mem, N, C);
     a->qkv = memory_floats(mem, MEM_ACTIVATIONS, N*3*Cn);
     a->att = memory_floats(mem, MEM_ACTIVATIONS, N*Cn);
     a->att_lse = memory_floats(mem, MEM_ACTIVATIONS, N*NH);
     a->x_mid = memory_floats(mem, MEM_ACTIVATIONS, N*C);
-    a->ln2 = memory_floats(mem, MEM_ACTIVATIONS, N*C);
-    a->ln2_mean = memory_floats(mem, MEM_ACTIVATIONS, N);
-    a->ln2_rstd = memory_floats(mem, MEM_ACTIVATIONS, N);
+    norm_carve(&a->ln2, mem, N, C);
     a->fc = memory_floats(mem, MEM_ACTIVATIONS, N*4*Cn);
     a->gelu = memory_floats(mem, MEM_ACTIVATIONS, N*4*Cn);
     a->x_out = memory_floats(mem, MEM_ACTIVATIONS, N*C);
@@ -765,9 +771,7 @@ static void model_carve(Model *m, Memory *mem) {
         block_carve(&m->acts[l], mem, N, C, Cn, NH);
         m->acts[l].x = l > 0 ? m->acts[l - 1].x_out : m->x_in;
     }
-    m->lnf = memory_floats(mem, MEM_ACTIVATIONS, N*C);
-    m->lnf_mean = memory_floats(mem, MEM_ACTIVATIONS, N);
-    m->lnf_rstd = memory_floats(mem, MEM_ACTIVATIONS, N);
+    norm_carve(&m->lnf, mem, N, C);
     m->loss = memory_floats(mem, MEM_ACTIVATIONS, N);
     m->lse = memory_floats(mem, MEM_ACTIVATIONS, N);
     m->logit_rows = classifier_rows(N, m->Vp);

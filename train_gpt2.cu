@@ -218,12 +218,20 @@ static double gpu_seconds(cudaEvent_t begin, cudaEvent_t end) {
 // Shapes
 // =================================================================================================
 
-// The parameters of one block as layers read them, Block<real>, or their gradients, Block<float>.
-// train_gpt2.c has a picture of the block.
+// The parameters of a LayerNorm as kernels read them, Norm<real>, or their gradients, Norm<float>.
+template <class T> struct Norm {
+    T *gain, *bias;                    // (C)
+};
+
+// What its forward pass writes.
+typedef struct {
+    real *out;                         // (N,C)
+    float *mean, *rstd;                // (N) kept for the backward pass
+} NormActs;
+
+// The parameters of one block, or their gradients. train_gpt2.c has a picture of the block.
 template <class T> struct Block {
-    // LayerNorms: a gain and a bias for each channel
-    T *ln1_gain, *ln1_bias;            // (C)
-    T *ln2_gain, *ln2_bias;            // (C)
+    Norm<T> ln1, ln2;                  // before attention, and before the MLP
     // Attention: into queries, keys and values, and out of the heads
     T *qkv_w, *qkv_b;                  // (C,3C) (3C)
     T *att_proj_w, *att_proj_b;        // (C,C) (C)
@@ -236,21 +244,19 @@ template <class T> struct Block {
 template <class T> struct Weights {
     T *wte, *wpe;                      // (Vp,C) a vector for each token; (P,C) for each position
     Block<T> *block;                   // (L)
-    T *lnf_gain, *lnf_bias;            // (C) the final LayerNorm
+    Norm<T> lnf;                       // the final LayerNorm
 };
 
 // What one block's forward pass keeps for its backward pass. With --recompute block all blocks
 // share these, except x and x_out, and each fills them anew in the backward pass.
 typedef struct {
     real *x;                           // (N,C) what enters the block: x_out of the one before
-    real *ln1;                         // (N,C)
-    float *ln1_mean, *ln1_rstd;        // (N) (N)
+    NormActs ln1;                      // (N,C)
     real *qkv;                         // (N,3C); in generation it is the key/value cache
     real *att;                         // (N,C)
     float *att_lse;                    // (B,NH,T) log of each softmax's denominator
     real *x_mid;                       // (N,C) the residual stream between attention and MLP
-    real *ln2;                         // (N,C)
-    float *ln2_mean, *ln2_rstd;        // (N) (N)
+    NormActs ln2;                      // (N,C)
     real *fc, *gelu;                   // (N,4C)
     real *x_out;                       // (N,C) the residual stream after the block
 } BlockActs;
@@ -281,8 +287,7 @@ struct Model {
     int *token_count;                  // (V) scratch of the CPU, for sorting tokens
     real *x_in;                        // (N,C) embeddings
     BlockActs *acts;                   // (L)
-    real *lnf;                         // (N,C)
-    float *lnf_mean, *lnf_rstd;        // (N) (N)
+    NormActs lnf;                      // (N,C)
     float *loss, *lse;                 // (N) nats a token
     real *logits;                      // (logit_rows,Vp): the classifier works in chunks of rows
     size_t logit_rows;
@@ -501,7 +506,7 @@ static void column_sums_add(ColumnSums to, int sets, const T *partials, int part
 }
 
 // ---- LayerNorm: out = (x - mean) * rstd * gain + bias, with rstd = 1/sqrt(var + 1e-5) ----
-//   out, x (N,C)   mean, rstd (N) kept for backward   gain, bias (C)
+//   out, x (N,C)   mean, rstd (N)   gain, bias (C)
 // Mean and variance are those of a row: each token's C channels (Ba et al. 2016, arXiv 1607.06450).
 
 // A lane's packs of a row of 1024 channels, and of 1792 for the larger models; half in fp32.
@@ -539,11 +544,12 @@ __global__ void layernorm_forward_kernel(real *out, float *mean, float *rstd, co
     if (lane() == 0) rstd[n] = r;
 }
 
-static void layernorm_forward(real *out, float *mean, float *rstd, const real *x, const real *gain,
-                              const real *bias, size_t N, int C, cudaStream_t stream) {
+static void layernorm_forward(NormActs a, const real *x, Norm<real> w, size_t N, int C,
+                              cudaStream_t stream) {
     auto *kernel = norm_kept(C) == NORM_KEPT ? layernorm_forward_kernel<NORM_KEPT>
                                              : layernorm_forward_kernel<NORM_KEPT_LONG>;
-    kernel<<<blocks_for(N, 8), 256, 0, stream>>>(out, mean, rstd, x, gain, bias, N, C);
+    kernel<<<blocks_for(N, 8), 256, 0, stream>>>(a.out, a.mean, a.rstd, x, w.gain, w.bias, N,
+                                                 C);
     LAUNCH_CHECK();
 }
 
@@ -653,17 +659,19 @@ static NormGrid layernorm_grid(size_t N, int C, const cudaDeviceProp *p) {
 }
 
 //   skip (N,C), or NULL: nothing is added, and db does not change
-static void layernorm_backward(real *dx, float *dgain, float *dbias, float *db, const real *skip,
-                               const real *dout, const real *x, const float *mean,
-                               const float *rstd, const real *gain, size_t N, int C, Gpu *g) {
+//   a, w        what the forward pass kept, and its parameters, whose gradients are dw
+static void layernorm_backward(real *dx, Norm<float> dw, float *db, const real *skip,
+                               const real *dout, const real *x, NormActs a, Norm<real> w,
+                               size_t N, int C, Gpu *g) {
     NormGrid grid = layernorm_grid(N, C, &g->properties);
     auto *kernel = norm_kept(C) == NORM_KEPT ? layernorm_backward_kernel<NORM_KEPT>
                                              : layernorm_backward_kernel<NORM_KEPT_LONG>;
     allow_shared(kernel, grid.bytes);
-    kernel<<<grid.blocks, 32*grid.warps, grid.bytes, g->stream>>>(dx, g->scratch, skip, dout, x,
-                                                                  mean, rstd, gain, N, C);
+    kernel<<<grid.blocks, 32*grid.warps, grid.bytes, g->stream>>>(
+        dx, g->scratch, skip, dout, x, a.mean, a.rstd, w.gain, N, C);
     LAUNCH_CHECK();
-    column_sums_add({ dgain, dbias, skip ? db : NULL }, 3, g->scratch, grid.blocks, C, g->stream);
+    column_sums_add({ dw.gain, dw.bias, skip ? db : NULL }, 3, g->scratch, grid.blocks, C,
+                    g->stream);
 }
 
 // ---- linear: out = x w + b ----
@@ -1235,13 +1243,12 @@ static void block_forward_to_gelu(Model *m, Block<real> w, BlockActs a, int B, i
     size_t N = (size_t)B*T;
     Gpu *g = m->gpu;
     real *qkv = a.qkv + (size_t)past*3*Cn;
-    layernorm_forward(a.ln1, a.ln1_mean, a.ln1_rstd, a.x, w.ln1_gain, w.ln1_bias, N, C, g->stream);
-    linear_forward(qkv, a.ln1, w.qkv_w, w.qkv_b, N, C, 3*Cn, g);
+    layernorm_forward(a.ln1, a.x, w.ln1, N, C, g->stream);
+    linear_forward(qkv, a.ln1.out, w.qkv_w, w.qkv_b, N, C, 3*Cn, g);
     attention_forward(a.att, a.att_lse, qkv, B, T, past, Cn, NHn, g);
     branch_project(m, a.x_mid, a.x, a.att, w.att_proj_w, w.att_proj_b, N, Cn);
-    layernorm_forward(a.ln2, a.ln2_mean, a.ln2_rstd, a.x_mid, w.ln2_gain, w.ln2_bias, N, C,
-                      g->stream);
-    linear_gelu_forward(a.gelu, a.fc, a.ln2, w.fc_w, w.fc_b, N, C, 4*Cn, g);
+    layernorm_forward(a.ln2, a.x_mid, w.ln2, N, C, g->stream);
+    linear_gelu_forward(a.gelu, a.fc, a.ln2.out, w.fc_w, w.fc_b, N, C, 4*Cn, g);
 }
 
 // x_mid = x + attention(LayerNorm(x)); x_out = x_mid + MLP(LayerNorm(x_mid)). T rows of each
@@ -1266,11 +1273,10 @@ static void forward_launch(Model *m, int B, int T, int past) {
         block_forward(m, w->block[l], m->acts[l], B, T, past);
     }
     forward_needs(p, 1 + L);
-    layernorm_forward(m->lnf, m->lnf_mean, m->lnf_rstd, m->acts[L - 1].x_out, w->lnf_gain,
-                      w->lnf_bias, N, C, stream);
+    layernorm_forward(m->lnf, m->acts[L - 1].x_out, w->lnf, N, C, stream);
 }
 
-// Runs tokens (B,T) through the blocks, up to the final norm's output m->lnf (B*T,C). In generation
+// Runs tokens (B,T) through the blocks, up to the final norm's m->lnf.out (B*T,C). In generation
 // (B = 1) they follow `past` tokens that were run before, whose keys and values are still in each
 // block's qkv: nothing else of theirs is needed. That is all a key/value cache is.
 void model_forward(Model *m, const int *tokens, int B, int T, int past) {
@@ -1310,16 +1316,14 @@ static void block_backward(Model *m, Block<real> w, Block<float> d, BlockActs a,
     real *dln2 = m->dx_branch, *datt = m->dx_branch, *dln1 = m->dx_branch;             // one buffer
     gelu_linear_backward(dfc, d.fc_b, d.mlp_proj_w, dx, a.gelu, a.fc, w.mlp_proj_w, N, 4*Cn, C,
                          g);
-    linear_backward(dln2, d.fc_w, dfc, a.ln2, w.fc_w, N, C, 4*Cn, g);
+    linear_backward(dln2, d.fc_w, dfc, a.ln2.out, w.fc_w, N, C, 4*Cn, g);
     branch_is_read(m, dln2, N);
-    layernorm_backward(dx, d.ln2_gain, d.ln2_bias, d.mlp_proj_b, dx, dln2, a.x_mid, a.ln2_mean,
-                       a.ln2_rstd, w.ln2_gain, N, C, g);
+    layernorm_backward(dx, d.ln2, d.mlp_proj_b, dx, dln2, a.x_mid, a.ln2, w.ln2, N, C, g);
     linear_backward(datt, d.att_proj_w, dx, a.att, w.att_proj_w, N, Cn, C, g);
     attention_backward(dqkv, d.qkv_b, m->att_rows, datt, a.qkv, a.att, a.att_lse, B, T, Cn, NHn, g);
-    linear_backward(dln1, d.qkv_w, dqkv, a.ln1, w.qkv_w, N, C, 3*Cn, g);
+    linear_backward(dln1, d.qkv_w, dqkv, a.ln1.out, w.qkv_w, N, C, 3*Cn, g);
     branch_is_read(m, dln1, N);
-    layernorm_backward(dx, d.ln1_gain, d.ln1_bias, d.att_proj_b, dx, dln1, a.x, a.ln1_mean,
-                       a.ln1_rstd, w.ln1_gain, N, C, g);
+    layernorm_backward(dx, d.ln1, d.att_proj_b, dx, dln1, a.x, a.ln1, w.ln1, N, C, g);
 }
 
 // ---- classifier: logits = lnf wte^T, then cross-entropy ----
@@ -1338,7 +1342,7 @@ static void classifier_launch(Model *m, size_t N, Use use) {
     Gpu *g = m->gpu;
     for (size_t n = 0; n < N; n += rows) {
         if (rows > N - n) rows = N - n;
-        Mat lnf = rows_of(m->lnf + n*C, C);
+        Mat lnf = rows_of(m->lnf.out + n*C, C);
         matmul(logits, Vp, lnf, transpose_of(wte, C), rows, Vp, C, WRITE, g);
         if (group->shares)
             tp_xent_launch(m->loss + n, m->lse + n, dlogits, logits, targets + n, m->batch.scale,
@@ -1378,8 +1382,8 @@ static void backward_launch(Model *m, int B, int T) {
     Gpu *g = m->gpu;
     real *dlnf = m->dx_branch;         // (N,C)
     backward_needs(p, 1 + L);
-    layernorm_backward(m->dx, dw->lnf_gain, dw->lnf_bias, NULL, NULL, dlnf, m->acts[L - 1].x_out,
-                       m->lnf_mean, m->lnf_rstd, w->lnf_gain, N, C, g);
+    layernorm_backward(m->dx, dw->lnf, NULL, NULL, dlnf, m->acts[L - 1].x_out, m->lnf, w->lnf, N,
+                       C, g);
     gradients_ready(p, 1 + L);
     g->messages = zero_sends(p);                 // from here on, gradients travel meanwhile
     for (int l = L - 1; l >= 0; l--) {
@@ -1640,7 +1644,7 @@ const float *model_logits(Model *m, int t) {
     size_t C = m->c.C, V = m->padded.V, n = V;
     float *logits = m->next_logits;                          // fp32, on the GPU
     Gpu *g = m->gpu;
-    matmul(logits, V, rows_of(m->lnf + t*C, C), transpose_of(m->w.wte, C), 1, V, C, WRITE, g);
+    matmul(logits, V, rows_of(m->lnf.out + t*C, C), transpose_of(m->w.wte, C), 1, V, C, WRITE, g);
     if (group->size > 1) {
         n = (size_t)group->size * m->c.V;
         logits += V;

@@ -16,14 +16,14 @@ RIGHT = {
     for (size_t n = N; n-- > 0;) {
         double sum_g = 0.0, sum_gx = 0.0;
         for (int c = 0; c < C; c++) {
-            double xhat = (x[n*C + c] - mean[n]) * rstd[n], g = dout[n*C + c] * gain[c];
-            dgain[c] += (float)(dout[n*C + c] * xhat);
-            dbias[c] += dout[n*C + c];
+            double xhat = (x[n*C + c] - a.mean[n]) * a.rstd[n], g = dout[n*C + c] * w.gain[c];
+            dw.gain[c] += (float)(dout[n*C + c] * xhat);
+            dw.bias[c] += dout[n*C + c];
             sum_g += g, sum_gx += g * xhat;
         }
         for (int c = 0; c < C; c++) {
-            double xhat = (x[n*C + c] - mean[n]) * rstd[n], g = dout[n*C + c] * gain[c];
-            dx[n*C + c] = (float)((C*g - sum_g - xhat*sum_gx) * rstd[n] / C);
+            double xhat = (x[n*C + c] - a.mean[n]) * a.rstd[n], g = dout[n*C + c] * w.gain[c];
+            dx[n*C + c] = (float)((C*g - sum_g - xhat*sum_gx) * a.rstd[n] / C);
         }
     }
 """,
@@ -204,9 +204,9 @@ WRONG = {
     "layernorm_forward": [
         ("squares / C", "squares / (C - 1)", "rstd[n=0] is"),
         (" + 1e-5f", "", "wrong only where n=1"),
-        ("gain[c] + bias[c]", "gain[n] + bias[n]", "out[n=0][c=1] is")],
+        ("gain[c] + w.bias[c]", "gain[n] + w.bias[n]", "out[n=0][c=1] is")],
     "layernorm_backward": [
-        ("dgain[c] += ", "dgain[c] = ", "dgain[c=0] is"),
+        ("dw.gain[c] += ", "dw.gain[c] = ", "dgain[c=0] is"),
         ("- mean_g - ", "- ", "(g - mean(g) - xhat * mean(g * xhat)) * rstd"),
         ("s < strips", "s < (int)N", "strip_begin(C, s, strips)", "0",
          "strip_begin(C, s + 1, strips)", "C", "size_t n = 0; n < N; n++) {\n            #",

@@ -14,15 +14,15 @@ void c_embedding_backward(float *dwte, float *dwpe, const float *dx, const int *
     embedding_backward(dwte, dwpe, dx, token, B, T, C);
 }
 
-void c_layernorm_forward(float *out, float *mean, float *rstd, const float *x, const float *gain,
-                         const float *bias, size_t N, int C) {
-    layernorm_forward(out, mean, rstd, x, gain, bias, N, C);
+void c_layernorm_forward(float *out, float *mean, float *rstd, const float *x, float *gain,
+                         float *bias, size_t N, int C) {
+    layernorm_forward((NormActs){ out, mean, rstd }, x, (Norm){ gain, bias }, N, C);
 }
 
 void c_layernorm_backward(float *dx, float *dgain, float *dbias, const float *dout, const float *x,
-                          const float *mean, const float *rstd, const float *gain, size_t N,
-                          int C) {
-    layernorm_backward(dx, dgain, dbias, dout, x, mean, rstd, gain, N, C);
+                          float *mean, float *rstd, float *gain, size_t N, int C) {
+    layernorm_backward(dx, (Norm){ dgain, dbias }, dout, x, (NormActs){ NULL, mean, rstd },
+                       (Norm){ gain, NULL }, N, C);
 }
 
 void c_linear_forward(float *out, const float *x, const float *w, const float *b,

@@ -12,10 +12,10 @@ void c_embedding_forward(float *x, const int *token, const float *wte, const flo
                          int B, int T, int C);
 void c_embedding_backward(float *dwte, float *dwpe, const float *dx, const int *token,
                           int B, int T, int C);
-void c_layernorm_forward(float *out, float *mean, float *rstd, const float *x, const float *gain,
-                         const float *bias, size_t N, int C);
+void c_layernorm_forward(float *out, float *mean, float *rstd, const float *x, float *gain,
+                         float *bias, size_t N, int C);
 void c_layernorm_backward(float *dx, float *dgain, float *dbias, const float *dout, const float *x,
-                          const float *mean, const float *rstd, const float *gain, size_t N, int C);
+                          float *mean, float *rstd, float *gain, size_t N, int C);
 void c_linear_forward(float *out, const float *x, const float *w, const float *b,
                       size_t N, int C, int OC);
 void c_linear_backward(float *dx, float *dw, float *db, const float *dout, const float *x,

@@ -40,7 +40,7 @@ end bf16_learns_as_fp32_does
 
 # Root mean square in place of LayerNorm: no mean is subtracted.
 rms='/^static void layernorm_forward/,/^}/ s|float m = sum / C;|float m = 0.0f;|'
-rms_back='/^static void layernorm_backward/,/^}/ s|\*gain\[c\] - mean_g - |*gain[c] - |'
+rms_back='/^static void layernorm_backward/,/^}/ s|gain\[c\] - mean_g - |gain[c] - |'
 
 # Rotary positions (Su et al. 2021) beside the learned ones: queries and keys are turned by an angle
 # that grows with the token's place, their gradients are turned back.

@@ -241,17 +241,20 @@ static void check_layernorm(size_t N, size_t C) {
     Twin<float> dgain("dgain", "c", { C }, 0.5f), dbias("dbias", "c", { C }, 0.5f);
     Twin<float> db("db", "c", { C }, 0.5f);
     c_layernorm_forward(out.c, mean.c, rstd.c, a.c, gain.c, bias.c, N, C);
-    layernorm_forward(out, mean, rstd, a, gain, bias, N, C, gpu.stream);
+    NormActs kept = { out, mean, rstd };
+    Norm<real> w = { gain, bias };
+    Norm<float> dw = { dgain, dbias };
+    layernorm_forward(kept, a, w, N, C, gpu.stream);
     check(1, out);
     check(0, mean, rstd);
     c_layernorm_backward(dx.c, dgain.c, dbias.c, dout.c, a.c, mean.c, rstd.c, gain.c, N, C);
-    layernorm_backward(dx, dgain, dbias, db, NULL, dout, a, mean, rstd, gain, N, C, &gpu);
+    layernorm_backward(dx, dw, db, NULL, dout, a, kept, w, N, C, &gpu);
     check(1, dx);
     check(0, dgain, dbias);
     CHECK(db.is_left_alone());
     Floats skip = random_floats(N*C, 1, 0);
     dx.put(skip);                                    // in place, as the model calls it
-    layernorm_backward(dx, dgain, dbias, db, dx, dout, a, mean, rstd, gain, N, C, &gpu);
+    layernorm_backward(dx, dw, db, dx, dout, a, kept, w, N, C, &gpu);
     for (size_t i = 0; i < N*C; i++) dx.c[i] += skip[i], db.c[i % C] += skip[i];
     check(1, dx);
     check(0, db);
@@ -533,8 +536,8 @@ static void check_classifier(size_t N, int rows, int C, int V) {
     c_classifier_backward(dx.c, dwte.c, loss.c, lse.c, x.c, wte.c, target.c, 0.25f, N, C, V);
     Model m = Model();
     m.gpu = &gpu, m.c.C = C, m.padded.V = Vp, m.params.tp.words.count = V, m.logit_rows = rows;
-    m.batch.targets = target, m.batch.scale = scale, m.lnf = x, m.w.wte = wte, m.logits = logits;
-    m.loss = loss, m.lse = lse, m.dx_branch = dx, m.dw.wte = dwte;
+    m.batch.targets = target, m.batch.scale = scale, m.lnf.out = x, m.w.wte = wte;
+    m.logits = logits, m.loss = loss, m.lse = lse, m.dx_branch = dx, m.dw.wte = dwte;
     classifier_launch(&m, N, INFER);
     check(1, loss);                  // logits are rounded; losses move by as much
     classifier_launch(&m, N, TRAIN);

@@ -182,9 +182,10 @@ TEST(layernorm) {   // not with two channels: they become +-1 whatever they were
         case_input(&c, c.C, 0.3, 1, &rng);
         case_input(&c, c.C, 0.3, 0, &rng);
         case_output(&c, n, &rng);
-        layernorm_forward(c.fout, mean, rstd, c.in[0].f, c.in[1].f, c.in[2].f, c.B, c.C);
-        layernorm_backward(c.in[0].df, c.in[1].df, c.in[2].df, c.fdout, c.in[0].f, mean, rstd,
-                           c.in[1].f, c.B, c.C);
+        NormActs a = { c.fout, mean, rstd };
+        Norm w = { c.in[1].f, c.in[2].f }, dw = { c.in[1].df, c.in[2].df };
+        layernorm_forward(a, c.in[0].f, w, c.B, c.C);
+        layernorm_backward(c.in[0].df, dw, c.fdout, c.in[0].f, a, w, c.B, c.C);
         case_compare(&c, "layernorm", 1);
         case_free(&c);
     }
@@ -393,7 +394,7 @@ TEST(classifier) {
         for (int i = 0; i < rows*Vp; i++) logits[i] = NAN;   // padding must not leak into anything
         Model m = { .c = { .C = c.C, .V = c.V }, .params.alone = true,
                     .params.tp.words.count = (size_t)c.V,
-                    .w.wte = c.in[1].f, .dw.wte = c.in[1].df, .lnf = c.in[0].f,
+                    .w.wte = c.in[1].f, .dw.wte = c.in[1].df, .lnf.out = c.in[0].f,
                     .dbranch = c.in[0].df, .loss = c.fout, .lse = lse, .logits = logits,
                     .logit_rows = (size_t)rows, .Vp = Vp };
         double sum = model_loss(&m, again, token, (size_t)c.B);

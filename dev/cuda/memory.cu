@@ -6,13 +6,17 @@ template <class T> static T *tensor_at(T *bucket, const Config *c, int kind) {
     return bucket + kinds_count(c, first, kind);
 }
 
+template <class T> static Norm<T> norm_at(T *bucket, const Config *c, int gain, int bias) {
+    return { tensor_at(bucket, c, gain), tensor_at(bucket, c, bias) };
+}
+
 template <class T> static Block<T> block_at(T *bucket, const Config *c) {
     Block<T> b;
-    b.ln1_gain = tensor_at(bucket, c, LN1_GAIN), b.ln1_bias = tensor_at(bucket, c, LN1_BIAS);
+    b.ln1 = norm_at(bucket, c, LN1_GAIN, LN1_BIAS);
     b.qkv_w = tensor_at(bucket, c, QKV_W), b.qkv_b = tensor_at(bucket, c, QKV_B);
     b.att_proj_w = tensor_at(bucket, c, ATT_PROJ_W);
     b.att_proj_b = tensor_at(bucket, c, ATT_PROJ_B);
-    b.ln2_gain = tensor_at(bucket, c, LN2_GAIN), b.ln2_bias = tensor_at(bucket, c, LN2_BIAS);
+    b.ln2 = norm_at(bucket, c, LN2_GAIN, LN2_BIAS);
     b.fc_w = tensor_at(bucket, c, FC_W), b.fc_b = tensor_at(bucket, c, FC_B);
     b.mlp_proj_w = tensor_at(bucket, c, MLP_PROJ_W);
     b.mlp_proj_b = tensor_at(bucket, c, MLP_PROJ_B);
@@ -26,8 +30,7 @@ template <class T> static void weights_point(Weights<T> *w, const Params *p, Fla
     w->wte = tensor_at(embeddings, c, WTE);
     w->wpe = tensor_at(embeddings, c, WPE);
     for (int l = 0; l < c->L; l++) w->block[l] = block_at((T *)bucket_at(p, 1 + l, flat), c);
-    w->lnf_gain = tensor_at(norm, c, LNF_GAIN);
-    w->lnf_bias = tensor_at(norm, c, LNF_BIAS);
+    w->lnf = norm_at(norm, c, LNF_GAIN, LNF_BIAS);
 }
 
 template <class T> static void carve(T **p, Memory *mem, MemoryKind kind, size_t count) {
@@ -38,18 +41,20 @@ template <class T> static void carve(T **p, Memory *mem, MemoryKind kind, size_t
 // bytes.
 static const int VOCAB_UNIT = 64;
 
+static void norm_carve(NormActs *a, Memory *mem, size_t N, size_t C) {
+    carve(&a->out, mem, MEM_ACTIVATIONS, N*C);
+    carve(&a->mean, mem, MEM_ACTIVATIONS, N);
+    carve(&a->rstd, mem, MEM_ACTIVATIONS, N);
+}
+
 static void block_carve(BlockActs *a, Memory *mem, size_t N, const TpGroup *group) {
     size_t C = group->own.C, Cn = tp_channels(group), NH = tp_heads(group);
-    carve(&a->ln1, mem, MEM_ACTIVATIONS, N*C);
-    carve(&a->ln1_mean, mem, MEM_ACTIVATIONS, N);
-    carve(&a->ln1_rstd, mem, MEM_ACTIVATIONS, N);
+    norm_carve(&a->ln1, mem, N, C);
     carve(&a->qkv, mem, MEM_ACTIVATIONS, N*3*Cn);
     carve(&a->att, mem, MEM_ACTIVATIONS, N*Cn);
     carve(&a->att_lse, mem, MEM_ACTIVATIONS, N*NH);
     carve(&a->x_mid, mem, MEM_ACTIVATIONS, N*C);
-    carve(&a->ln2, mem, MEM_ACTIVATIONS, N*C);
-    carve(&a->ln2_mean, mem, MEM_ACTIVATIONS, N);
-    carve(&a->ln2_rstd, mem, MEM_ACTIVATIONS, N);
+    norm_carve(&a->ln2, mem, N, C);
     carve(&a->fc, mem, MEM_ACTIVATIONS, N*4*Cn);
     carve(&a->gelu, mem, MEM_ACTIVATIONS, N*4*Cn);
 }
@@ -64,9 +69,7 @@ static void model_carve_acts(Model *m, Memory *mem) {
         carve(&m->acts[l].x_out, mem, MEM_ACTIVATIONS, N*C);
         m->acts[l].x = l > 0 ? m->acts[l - 1].x_out : m->x_in;
     }
-    carve(&m->lnf, mem, MEM_ACTIVATIONS, N*C);
-    carve(&m->lnf_mean, mem, MEM_ACTIVATIONS, N);
-    carve(&m->lnf_rstd, mem, MEM_ACTIVATIONS, N);
+    norm_carve(&m->lnf, mem, N, C);
     carve(&m->batch.inputs, mem, MEM_ACTIVATIONS, N);
     carve(&m->batch.targets, mem, MEM_ACTIVATIONS, N);
     carve(&m->batch.order, mem, MEM_ACTIVATIONS, N);

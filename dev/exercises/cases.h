@@ -29,7 +29,8 @@ CASE(xent_backward, "N100 V200 P300", 5000,
 CASE(layernorm_forward, "N70 C129", 6000,
      F(mean, OUT, "n", N) F(rstd, OUT, "n", N) F(out, OUT, "nc", N, C) F(x, IN, "nc", N, C)
      F(gain, IN, "c", C) F(bias, IN, "c", C),
-     BEFORE(spread(x, N, C)), CALL(layernorm_forward(out, mean, rstd, x, gain, bias, N, C)),
+     BEFORE(spread(x, N, C)),
+     CALL(layernorm_forward((NormActs){ out, mean, rstd }, x, (Norm){ gain, bias }, N, C)),
      "mean and var are those of a row's C channels, rstd = 1/sqrt(var + 1e-5), "
      "out = (x - mean) * rstd * gain + bias")
 #define LAYERNORM_BACKWARD "dx = (g - mean(g) - xhat * mean(g * xhat)) * rstd, g = dout * gain, " \
@@ -38,14 +39,17 @@ CASE(layernorm_backward, "N70 C3-129", 6000,
      F(dgain, ADDED, "c", C) F(dbias, ADDED, "c", C) F(dx, OUT, "nc", N, C)
      F(dout, IN, "nc", N, C) F(x, IN, "nc", N, C) F(mean, IN, "n", N) F(rstd, IN, "n", N)
      F(gain, IN, "c", C) F(out, SCRATCH, "nc", N, C),
-     BEFORE(spread(x, N, C); layernorm_forward(out, mean, rstd, x, gain, gain, N, C)),
-     CALL(layernorm_backward(dx, dgain, dbias, dout, x, mean, rstd, gain, N, C)),
+     BEFORE(spread(x, N, C);
+            layernorm_forward((NormActs){ out, mean, rstd }, x, (Norm){ gain, gain }, N, C)),
+     CALL(layernorm_backward(dx, (Norm){ dgain, dbias }, dout, x, (NormActs){ out, mean, rstd },
+                             (Norm){ gain, NULL }, N, C)),
      LAYERNORM_BACKWARD)
 CASE(layernorm_backward__in_place, "N70 C3-129", 6000,
      F(dgain, ADDED, "c", C) F(dbias, ADDED, "c", C) F(dx, IO, "nc", N, C) F(x, IN, "nc", N, C)
      F(mean, IN, "n", N) F(rstd, IN, "n", N) F(gain, IN, "c", C) F(out, SCRATCH, "nc", N, C),
-     BEFORE(layernorm_forward(out, mean, rstd, x, gain, gain, N, C)),
-     CALL(layernorm_backward(dx, dgain, dbias, dx, x, mean, rstd, gain, N, C)),
+     BEFORE(layernorm_forward((NormActs){ out, mean, rstd }, x, (Norm){ gain, gain }, N, C)),
+     CALL(layernorm_backward(dx, (Norm){ dgain, dbias }, dx, x, (NormActs){ out, mean, rstd },
+                             (Norm){ gain, NULL }, N, C)),
      "dx may overwrite dout: write dgain and dbias first; " LAYERNORM_BACKWARD)
 CASE(gelu_backward, "n2000", 300, F(dx, OUT, "i", n) F(dout, IN, "i", n) F(x, IN, "i", n),
      BEFORE(for (int i = 1; i < n; i++) x[i] *= i % 9 ? 3.0f : 30.0f; x[0] = dout[0] = 1.0f),

@@ -83,7 +83,7 @@ EXERCISES = [Exercise(*row) for row in [
      "all) the fewest with s->top_p of the probability of all. s->candidates (V) is scratch, for "
      "qsort with `likelier`. One rng_uniform(rng) decides; at temperature 0 none is taken."),
     ("kv_cache", 11, TRAINER, "model_forward",
-     "Runs tokens (B,T) up to m->lnf (B*T,C); they follow `past` earlier ones (0 in training), whose "
+     "Runs tokens (B,T) up to m->lnf.out (B*T,C); they follow `past` earlier ones (0 in training), whose "
      "keys and values block_forward finds in a block's qkv."),
     ("attention_tiled", 12, "dev/cpu/attention.c", "attention_forward_fast",
      "Writes what attention_forward_plain does, a block of QUERIES rows of a head at a time: q "

@@ -52,7 +52,7 @@ static void check_kept(Model *m, int B, int T, int past) {
         PUT(l, "fc", "btc", a.fc, B, T, 4*C);
         PUT(l, "x_out", "btc", a.x_out, B, T, C);
     }
-    PUT(OUTSIDE, "lnf", "btc", m->lnf, B, T, C);
+    PUT(OUTSIDE, "lnf", "btc", m->lnf.out, B, T, C);
 }
 
 // Each tensor of a flat buffer, the last first, as gradients come: "h0.dqkv_w" with before "d".

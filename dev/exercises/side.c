@@ -97,7 +97,7 @@ static void extend_three_times(KeptRows to, const float *params, const int *toke
     }
     memcpy(to.x_in, m->x_in, n * sizeof(float));
     for (int l = 0; l < L; l++) {
-        memcpy(to.ln1 + l*n, m->acts[l].ln1, n * sizeof(float));
+        memcpy(to.ln1 + l*n, m->acts[l].ln1.out, n * sizeof(float));
         memcpy(to.qkv + l*3*n, m->acts[l].qkv, 3*n * sizeof(float));
         memcpy(to.att + l*n, m->acts[l].att, n * sizeof(float));
         memcpy(to.x_out + l*n, m->acts[l].x_out, n * sizeof(float));

@@ -64,10 +64,8 @@ static void embedding_part(Bench *b) {
 
 static void layernorm_part(Bench *b) {
     BlockActs *a = b->a;
-    layernorm_forward(a->ln1, a->ln1_mean, a->ln1_rstd, b->a->x, b->w.ln1_gain, b->w.ln1_bias,
-                      b->N, b->m.c.C);
-    layernorm_backward(b->m.dbranch, b->d.ln1_gain, b->d.ln1_bias, b->m.dx, b->a->x,
-                       a->ln1_mean, a->ln1_rstd, b->w.ln1_gain, b->N, b->m.c.C);
+    layernorm_forward(a->ln1, a->x, b->w.ln1, b->N, b->m.c.C);
+    layernorm_backward(b->m.dbranch, b->d.ln1, b->m.dx, a->x, a->ln1, b->w.ln1, b->N, b->m.c.C);
 }
 
 // Any linear layer: it borrows the buffers of the MLP, which are as wide as the widest.

@@ -195,10 +195,10 @@ static const Part parts[] = {
         embedding_forward(s->m->x_in, s->m->batch.inputs, s->m->w.wte, s->m->w.wpe, s->B, s->T,
                           s->C, s->g->stream); } },
     { "layernorm", 2, 1, layernorm_work, [](const Site *s) {
-        layernorm_forward(s->a.ln2, s->a.ln2_mean, s->a.ln2_rstd, s->a.x_mid, s->w.ln2_gain,
-                          s->w.ln2_bias, s->N, s->C, s->g->stream); } },
+        layernorm_forward(s->a.ln2, s->a.x_mid, s->w.ln2, s->N, s->C, s->g->stream); } },
     { "qkv", 1, 0, rows_work<1, 3>, [](const Site *s) {
-        linear_forward(s->a.qkv, s->a.ln1, s->w.qkv_w, s->w.qkv_b, s->N, s->C, 3*s->C, s->g); } },
+        linear_forward(s->a.qkv, s->a.ln1.out, s->w.qkv_w, s->w.qkv_b, s->N, s->C, 3*s->C,
+                       s->g); } },
     { "attention", 1, 0, attention_work, [](const Site *s) {
         attention_forward(s->a.att, s->a.att_lse, s->a.qkv, s->B, s->T, 0, s->C, s->m->c.NH,
                           s->g); } },
@@ -206,7 +206,7 @@ static const Part parts[] = {
         linear_residual_forward(s->a.x_mid, s->a.x, s->a.att, s->w.att_proj_w, s->w.att_proj_b,
                                 s->N, s->C, s->C, s->g); } },
     { "fc and gelu", 1, 0, rows_work<1, 4, 4>, [](const Site *s) {       // before GELU, and after
-        linear_gelu_forward(s->a.gelu, s->a.fc, s->a.ln2, s->w.fc_w, s->w.fc_b, s->N, s->C,
+        linear_gelu_forward(s->a.gelu, s->a.fc, s->a.ln2.out, s->w.fc_w, s->w.fc_b, s->N, s->C,
                             4*s->C, s->g); } },
     { "mlp_proj", 1, 0, rows_work<4, 1, 1>, [](const Site *s) {          // reads the residual
         linear_residual_forward(s->a.x_out, s->a.x_mid, s->a.gelu, s->w.mlp_proj_w,
@@ -229,11 +229,10 @@ static const Part parts[] = {
     { "fc, data", 1, 0, rows_work<4, 1>, [](const Site *s) {
         data_gradient(s, s->m->dx_branch, s->m->dfc, s->w.fc_w, s->C, 4*s->C); } },
     { "fc, weight", 1, 0, weight_work<1, 4>, [](const Site *s) {
-        weight_gradient(s, s->d.fc_w, s->m->dfc, s->a.ln2, s->C, 4*s->C); } },
+        weight_gradient(s, s->d.fc_w, s->m->dfc, s->a.ln2.out, s->C, 4*s->C); } },
     { "layernorm, back", 2, 1, layernorm_backward_work, [](const Site *s) {
-        layernorm_backward(s->m->dx, s->d.ln2_gain, s->d.ln2_bias, s->d.mlp_proj_b, s->m->dx,
-                           s->m->dx_branch, s->a.x_mid, s->a.ln2_mean, s->a.ln2_rstd,
-                           s->w.ln2_gain, s->N, s->C, s->g); } },
+        layernorm_backward(s->m->dx, s->d.ln2, s->d.mlp_proj_b, s->m->dx, s->m->dx_branch,
+                           s->a.x_mid, s->a.ln2, s->w.ln2, s->N, s->C, s->g); } },
     { "att_proj, data", 1, 0, rows_work<1, 1>, [](const Site *s) {
         data_gradient(s, s->m->dx_branch, s->m->dx, s->w.att_proj_w, s->C, s->C); } },
     { "att_proj, weight", 1, 0, weight_work<1, 1>, [](const Site *s) {
@@ -244,7 +243,7 @@ static const Part parts[] = {
     { "qkv, data", 1, 0, rows_work<3, 1>, [](const Site *s) {
         data_gradient(s, s->m->dx_branch, s->m->dqkv, s->w.qkv_w, s->C, 3*s->C); } },
     { "qkv, weight", 1, 0, weight_work<1, 3>, [](const Site *s) {
-        weight_gradient(s, s->d.qkv_w, s->m->dqkv, s->a.ln1, s->C, 3*s->C); } },
+        weight_gradient(s, s->d.qkv_w, s->m->dqkv, s->a.ln1.out, s->C, 3*s->C); } },
     { "embedding, back", 0, 1, embedding_backward_work, [](const Site *s) {
         Model *m = s->m;
         embedding_backward(m->dw.wte, m->dw.wpe, m->dx, m->batch.inputs, m->batch.order,

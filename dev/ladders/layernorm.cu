@@ -14,7 +14,8 @@ struct Shape { size_t N; int C; };
 struct Forward {
     real *out;
     float *mean, *rstd;
-    const real *x, *gain, *bias;
+    const real *x;
+    real *gain, *bias;
     size_t N;
     int C;
 };
@@ -121,7 +122,8 @@ static void packs(const Forward *f, Gpu *g) {
 // read once. Of six passes (three of x, then gain, bias and out) two are gone. They came from a
 // cache: the bytes of memory are the same on all rungs.
 static void forward_trainer(const Forward *f, Gpu *g) {
-    layernorm_forward(f->out, f->mean, f->rstd, f->x, f->gain, f->bias, f->N, f->C, g->stream);
+    layernorm_forward({ f->out, f->mean, f->rstd }, f->x, { f->gain, f->bias }, f->N, f->C,
+                      g->stream);
 }
 
 static const Rung<Forward> forward_rungs[] = {
@@ -138,8 +140,9 @@ static const Rung<Forward> forward_rungs[] = {
 struct Backward {
     real *dx;
     float *dgain, *dbias, *db;           // db: the trainer alone sums skip
-    const real *skip, *dout, *x, *gain;
-    const float *mean, *rstd;
+    const real *skip, *dout, *x;
+    real *gain;
+    float *mean, *rstd;
     size_t N;
     int C;
 };
@@ -232,8 +235,8 @@ static void backward_one_kernel(const Backward *b, Gpu *g) {
 // are no bank conflicts. A third set of sums is that of skip: the gradient of a bias, for which the
 // model would otherwise read skip once more.
 static void backward_trainer(const Backward *b, Gpu *g) {
-    layernorm_backward(b->dx, b->dgain, b->dbias, b->db, b->skip, b->dout, b->x, b->mean, b->rstd,
-                       b->gain, b->N, b->C, g);
+    layernorm_backward(b->dx, { b->dgain, b->dbias }, b->db, b->skip, b->dout, b->x,
+                       { NULL, b->mean, b->rstd }, { b->gain, NULL }, b->N, b->C, g);
 }
 
 static const Rung<Backward> backward_rungs[] = {

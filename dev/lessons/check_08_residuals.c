@@ -45,7 +45,7 @@ static void check_tying(void) {
         const float *score = model_logits(&m, t);
         double sum = exp(score[0]) + exp(score[1]) + exp(score[2]);
         for (int i = 0; i < 8; i++)
-            logit_part[i] += (float)(exp(score[2]) / sum) * m.lnf[t*8 + i] / 2;
+            logit_part[i] += (float)(exp(score[2]) / sum) * m.lnf.out[t*8 + i] / 2;
     }
     classifier_loss_and_gradient(&m, targets, 0.5f, 1, 2);
     model_backward(&m, inputs, 1, 2);

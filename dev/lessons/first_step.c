@@ -32,7 +32,7 @@ static void show_embedding(Model *m, const int *inputs) {
     printf("     <- add a column\n\n"
            "   The block then mixes the places (attention) and works on each (MLP).\n"
            "   What leaves it at place 0, after the last LayerNorm:\n\n       lnf   ");
-    print_row(m->lnf, TINY.C);
+    print_row(m->lnf.out, TINY.C);
     printf("\n\n   The score of a letter is the dot product of lnf and the letter's row of wte.\n");
 }
 

@@ -32,14 +32,14 @@ static void block_forward(Model *m, Block w, BlockActs a, int B, int T, int past
     int C = m->c.C, Cn = m->Cn, NHn = m->NHn;
     size_t N = (size_t)B*T;
     float *qkv = a.qkv + (size_t)past*3*Cn;
-    layernorm_forward(a.ln1, a.ln1_mean, a.ln1_rstd, a.x, w.ln1_gain, w.ln1_bias, N, C);
-    linear_forward(qkv, a.ln1, w.qkv_w, w.qkv_b, N, C, 3*Cn);
+    layernorm_forward(a.ln1, a.x, w.ln1, N, C);
+    linear_forward(qkv, a.ln1.out, w.qkv_w, w.qkv_b, N, C, 3*Cn);
     rotate(qkv, 1.0f, N, past + T, past, C, NHn);
     attention_forward(a.att, a.att_lse, m->scratch, qkv, B, T, past, Cn, NHn);
     branch_project(m, a.att, w.att_proj_w, w.att_proj_b, N, Cn);
     residual_forward(a.x_mid, a.x, m->branch, N*C);
-    layernorm_forward(a.ln2, a.ln2_mean, a.ln2_rstd, a.x_mid, w.ln2_gain, w.ln2_bias, N, C);
-    linear_forward(a.fc, a.ln2, w.fc_w, w.fc_b, N, C, 4*Cn);
+    layernorm_forward(a.ln2, a.x_mid, w.ln2, N, C);
+    linear_forward(a.fc, a.ln2.out, w.fc_w, w.fc_b, N, C, 4*Cn);
     gelu_forward(a.gelu, a.fc, N*4*Cn);
     branch_project(m, a.gelu, w.mlp_proj_w, w.mlp_proj_b, N, 4*Cn);
     residual_forward(a.x_out, a.x_mid, m->branch, N*C);
@@ -53,17 +53,15 @@ static void block_backward(Model *m, Block w, Block d, BlockActs a, int B, int T
     float *dbranch = m->dbranch, *dln2 = dbranch, *datt = dbranch, *dln1 = dbranch;   // one buffer
     linear_backward(dgelu, d.mlp_proj_w, d.mlp_proj_b, dx, a.gelu, w.mlp_proj_w, N, 4*Cn, C);
     gelu_backward(dfc, dgelu, a.fc, N*4*Cn);
-    linear_backward(dln2, d.fc_w, d.fc_b, dfc, a.ln2, w.fc_w, N, C, 4*Cn);
+    linear_backward(dln2, d.fc_w, d.fc_b, dfc, a.ln2.out, w.fc_w, N, C, 4*Cn);
     branch_is_read(m, dln2, N);
-    layernorm_backward(dbranch, d.ln2_gain, d.ln2_bias, dln2, a.x_mid, a.ln2_mean, a.ln2_rstd,
-                       w.ln2_gain, N, C);
+    layernorm_backward(dbranch, d.ln2, dln2, a.x_mid, a.ln2, w.ln2, N, C);
     residual_backward(dx, dbranch, N*C);
     linear_backward(datt, d.att_proj_w, d.att_proj_b, dx, a.att, w.att_proj_w, N, Cn, C);
     attention_backward(dqkv, m->scratch, datt, a.qkv, a.att, a.att_lse, B, T, Cn, NHn);
     rotate(dqkv, -1.0f, N, T, 0, C, NHn);
-    linear_backward(dln1, d.qkv_w, d.qkv_b, dqkv, a.ln1, w.qkv_w, N, C, 3*Cn);
+    linear_backward(dln1, d.qkv_w, d.qkv_b, dqkv, a.ln1.out, w.qkv_w, N, C, 3*Cn);
     branch_is_read(m, dln1, N);
-    layernorm_backward(dbranch, d.ln1_gain, d.ln1_bias, dln1, a.x, a.ln1_mean, a.ln1_rstd,
-                       w.ln1_gain, N, C);
+    layernorm_backward(dbranch, d.ln1, dln1, a.x, a.ln1, w.ln1, N, C);
     residual_backward(dx, dbranch, N*C);
 }
