@@ -127,10 +127,11 @@ static bool config_write(const Checkpoint *k, const char *dir, Error *err) {
     char eot[16] = "null";
     if (k->eot >= 0) snprintf(eot, sizeof eot, "%d", k->eot);
     text_begin(&b);
-    fprintf(b.f, "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n"
+    fprintf(b.f, "{\n  \"architectures\": [\"%s\"],\n"
             "  \"model_type\": \"" MODEL_NAME "\",\n"
             "  \"n_layer\": %d,\n  \"n_head\": %d,\n  \"n_embd\": %d,\n  \"n_inner\": null,\n"
             "  \"vocab_size\": %d,\n  \"n_positions\": %d,\n  \"n_ctx\": %d,\n",
+            strcmp(MODEL_NAME, "gpt2") == 0 ? "GPT2LMHeadModel" : MODEL_NAME,
             c->L, c->NH, c->C, c->V, c->P, c->P);
     fprintf(b.f, "  \"activation_function\": \"gelu_new\",\n  \"layer_norm_epsilon\": 1e-05,\n"
             "  \"scale_attn_weights\": true,\n  \"tie_word_embeddings\": true,\n"
