@@ -426,8 +426,9 @@ static bool train_options_keep(TrainOptions *o, int i, const JsonNode *v, bool h
     if (saved && !option_read(&then, row, option_saved_words(v)))
         return fail(err, "state.json: --%s is not %s", row->name, option_expects(row).text);
     char *now = (char *)o + row->field, *was = (char *)&then + row->field;
+    bool wide = row->type == OPT_COUNT || row->type == OPT_REAL;
     bool same = row->type == OPT_TEXT ? !unused && strcmp(o->init, then.init) == 0
-              : memcmp(now, was, row->type == OPT_COUNT ? sizeof(int64_t) : sizeof(int)) == 0;
+              : memcmp(now, was, wide ? sizeof(int64_t) : sizeof(int)) == 0;
     if (o->given.set[i] && !same)
         return fail(err, "--%s: the run began with %s; leave it out", row->name,
                     unused ? "--layers" : saved ? option_saved_words(v) : "none");
