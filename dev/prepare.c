@@ -1,6 +1,7 @@
 // prepare: writes the shards of tokens that the trainers read.
 //
 //     prepare tales --out DIR         the embedded corpus: fresh tales from a grammar
+//     prepare names --out DIR         the same of names, for lesson 19
 //     prepare text FILE... --out DIR  any text: files, or documents between lines <|endoftext|>
 //     prepare jsonl FILE... --out DIR documents in JSON lines, as they come out of a pipe
 //     prepare encode, prepare decode  text to token ids and back
@@ -40,14 +41,14 @@ typedef struct {
       "output", "what --tokenizer FILE calls its end of text, such as </s>", NULL }
 #define HELP_ROW { "help", NULL, OPT_HELP, 0, NULL, 0, 0, NULL, "help", "print this text", NULL }
 
-// ============================== prepare tales ==============================
+// ========================= prepare tales, prepare names =========================
 
 #define TALES_VAL_TOKENS 500000
 
 static const Option tales_table[] = {
     OUTPUT_ROWS,
     { "tokens", "N", OPT_COUNT, offsetof(Options, tokens), "20000000", 1, 1e12, NULL,
-      "output", "training tokens, rounded up to a whole tale; 500000 more for validation", NULL },
+      "output", "training tokens, rounded up to a whole text; 500000 more for validation", NULL },
     { "seed", "N", OPT_COUNT, offsetof(Options, seed), "1", 0, 9e15, NULL,
       "output", "random seed; the same seed gives the same bytes", NULL },
     HELP_ROW,
@@ -55,14 +56,16 @@ static const Option tales_table[] = {
 
 // Writes whole tales until there are `tokens` tokens or more; returns the sum of -ln p. Each tale
 // draws from a random stream of its own. Even streams are for training, odd ones for validation.
-static double tales_split(Split *s, uint64_t tokens, uint64_t seed) {
+// Names come after an empty document: an end of text, then a name, are a window of 8.
+static double tales_split(Split *s, const TaleList *lists, uint64_t tokens, uint64_t seed) {
     char text[TALE_MAX];
     int ids[TALE_MAX];
     double nats, sum = 0.0;
-    Progress progress = progress_begin("writing tales", (double)tokens);
+    Progress progress = progress_begin("writing", (double)tokens);
+    if (lists == name_lists) split_add_whole(s, NULL, 0, 0.0);
     while (s->tokens < tokens) {
         Rng rng = rng_make(seed, 2 * s->documents + s->has_floor);
-        size_t n = tale_write(text, TALE_MAX, &nats, &rng);
+        size_t n = tale_write(text, TALE_MAX, &nats, lists, &rng);
         for (size_t k = 0; k < n; k++) ids[k] = (unsigned char)text[k];
         sum += nats;
         split_add_whole(s, ids, n, nats);
@@ -73,29 +76,33 @@ static double tales_split(Split *s, uint64_t tokens, uint64_t seed) {
     return sum;
 }
 
-static void tales_run(const Options *o) {
+// name: of the shards.
+static void tales_write(const Options *o, const char *name, const TaleList *lists) {
     Output out;
     Tokenizer t;
     Split train, val;
     double start = seconds_now();
-    output_begin(&out, o->out, "tales", o->overwrite);
+    output_begin(&out, o->out, name, o->overwrite);
     tokenizer_bytes(&t);
     split_init(&train, &out, "train", &t);
     split_init(&val, &out, "val", &t);
     val.has_floor = true;
-    tales_split(&train, (uint64_t)o->tokens, (uint64_t)o->seed);
-    double nats = tales_split(&val, TALES_VAL_TOKENS, (uint64_t)o->seed);
+    tales_split(&train, lists, (uint64_t)o->tokens, (uint64_t)o->seed);
+    double nats = tales_split(&val, lists, TALES_VAL_TOKENS, (uint64_t)o->seed);
     output_tokenizer(&out, &t);
     const Split *const splits[] = { &train, &val };
     for (int i = 0; i < 2; i++)
-        printf("%-6s %12" PRIu64 " tokens, %" PRIu64 " tales, shards: %d\n", splits[i]->split,
+        printf("%-6s %12" PRIu64 " tokens, %" PRIu64 " documents, shards: %d\n", splits[i]->split,
                splits[i]->tokens, splits[i]->documents, splits[i]->shards);
-    printf("a token is a byte; entropy floor of val: %.4f nats a token\n",
-           nats / (double)val.tokens);
+    printf("a token is a byte; entropy floor of val: %.4f nats a token, %.2f a document\n",
+           nats / (double)val.tokens, nats / (double)val.documents);
     tokenizer_free(&t);
     output_commit(&out);
     printf("%s written in %.1f s\n", o->out, seconds_now() - start);
 }
+
+static void tales_run(const Options *o) { tales_write(o, "tales", tale_lists); }
+static void names_run(const Options *o) { tales_write(o, "names", name_lists); }
 
 // ============================== prepare text ==============================
 
@@ -398,6 +405,9 @@ static const Command commands[] = {
     { "tales", "usage: prepare tales --out DIR [flags]\n"
       "Writes children's tales from a grammar whose entropy is known.",
       ROWS_OF(tales_table), false, true, tales_run },
+    { "names", "usage: prepare names --out DIR [flags]\n"
+      "Writes names of seven letters from a grammar whose entropy is known.",
+      ROWS_OF(tales_table), false, true, names_run },
     { "text", "usage: prepare text FILE... --out DIR [flags]\n"
       "Writes texts as tokens, with an end-of-text token after each document: a file,\n"
       "or its lines up to one that is only <|endoftext|> (--separator).\n"
@@ -433,6 +443,7 @@ static void command_run(const Command *c, int argc, char **argv) {
 static void print_usage(void) {
     printf("usage: prepare COMMAND [flags]\n\n"
            "  tales --out DIR           writes the embedded corpus: tales from a grammar\n"
+           "  names --out DIR           writes names from a grammar, one a document\n"
            "  text FILE... --out DIR    writes texts as tokens; - is standard input\n"
            "  jsonl FILE... --out DIR   writes the documents of JSON lines as tokens\n"
            "  encode < text > ids       prints the token ids of a text\n"
@@ -446,7 +457,7 @@ int main(int argc, char **argv) {
     signal(SIGXFSZ, SIG_IGN);                    // a limit on file sizes is an error of write()
     threads_begin(0);
     if (argc < 2)
-        die("no command; expected tales, text, jsonl, encode or decode; see prepare --help");
+        die("no command; expected tales, names, text, jsonl, encode or decode; see prepare --help");
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
         print_usage();
         return 0;
@@ -456,6 +467,6 @@ int main(int argc, char **argv) {
         command_run(&commands[i], argc - 1, argv + 1);
         return 0;
     }
-    die("%s: unknown command; expected tales, text, jsonl, encode or decode",
+    die("%s: unknown command; expected tales, names, text, jsonl, encode or decode",
         brief(argv[1], strlen(argv[1])).text);
 }

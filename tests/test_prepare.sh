@@ -50,6 +50,12 @@ cmp -s <(text_of "$train" | head -c 2000) <(text_of "$val" | head -c 2000) &&
     note "training and validation tales are the same"
 end tales_are_their_seed
 
+check names "$prepare" names --out "$dir/names" --tokens 800 --seed 7
+same "an end of text, then seven letters" "$(tokens "$dir/names/names_train_000000.bin" |
+    awk '($1 == 256) != (NR % 8 == 1)')" ""
+same "their bytes" "$(cksum < "$dir/names/names_train_000000.bin")" "3680665794 2626"
+end names_are_their_seed
+
 # ---- text, byte level ----
 
 printf 'a\0b\377\376 caf\303\251\n' > "$dir/bytes.txt"           # 12 bytes, not UTF-8
@@ -224,9 +230,9 @@ refused "--out: missing" tales
 refused "a file with this name exists" tales --out "$dir/1.txt/no"
 refused "--tokens: got '0', expected a whole" tales --out "$dir/no" --tokens 0
 refused "--tokenizer: " text "$dir/1.txt" --out "$dir/no" --tokenizer "$dir/nothing.json"
-refused "tale: unknown command; expected tales, text" tale
+refused "tale: unknown command; expected tales, names" tale
 refused "no command"
-for command in "" tales text jsonl encode decode; do
+for command in "" tales names text jsonl encode decode; do
     check "help of $command" "$prepare" $command --help
     grep -q "^usage: prepare" "$dir/stdout" || note "no help for '$command'"
     "$prepare" $command -h | cmp -s - "$dir/stdout" || note "-h of '$command' is not its --help"

@@ -204,7 +204,7 @@ typedef struct Temporary {
 
 typedef struct {
     const char *dir;
-    const char *name;                  // "tales", "text" or "jsonl"
+    const char *name;                  // "tales", "names", "text" or "jsonl"
     bool made;                         // the directory did not exist before
     Temporary *temporaries;            // newest first
 } Output;
@@ -328,12 +328,12 @@ void floor_score_window(WholeScore *score, const Floor *f, const Loader *val, si
                         const float *loss);
 
 // ==== tales.c ====================================================================================
-// Short children's tales from a probabilistic grammar, each with its exact probability.
+// Short children's tales from a probabilistic grammar, each with its exact probability; or names.
 //
 //     Rng rng = rng_make(seed, 0);
 //     char text[TALE_MAX];
 //     double nats;
-//     size_t n = tale_write(text, TALE_MAX, &nats, &rng);    // -ln p(text) = nats
+//     size_t n = tale_write(text, TALE_MAX, &nats, tale_lists, &rng);    // -ln p(text) = nats
 //
 // A tale is plain ASCII; lines end in \n. p includes the end of the tale, so an end-of-text token
 // after it adds no nats. The grammar is unambiguous: no text has two derivations (tales.c says why,
@@ -343,12 +343,13 @@ void floor_score_window(WholeScore *score, const Floor *f, const Loader *val, si
 
 enum { TALE_MAX = 1024 };   // no tale is longer
 
-// Writes one tale to out, without a NUL, and returns its length; *nats receives -ln p of the whole
-// tale. Returns 0 if the tale needs more than cap bytes; TALE_MAX bytes always suffice.
-size_t tale_write(char *out, size_t cap, double *nats, Rng *rng);
-
-// The grammar: lists of words, up to one without a name, and the list of plots; each ends with NULL.
+// A grammar: lists of words, up to one without a name, and the list of plots; each ends with NULL.
 typedef struct { const char *name; const char *const *words; } TaleList;
 
 extern const TaleList tale_lists[];              // tales_words.c
 extern const char *const tale_plots[];           // tales_plots.c
+extern const TaleList name_lists[];              // tales_words.c
+
+// Writes one tale to out, without a NUL, and returns its length; *nats receives -ln p of the whole
+// tale. Returns 0 if the tale needs more than cap bytes; TALE_MAX bytes always suffice.
+size_t tale_write(char *out, size_t cap, double *nats, const TaleList *lists, Rng *rng);

@@ -356,10 +356,10 @@ static int pick_at_random(Teller *t, const Choice *c, int total) {
     return i;
 }
 
-size_t tale_write(char *out, size_t cap, double *nats, Rng *rng) {
+size_t tale_write(char *out, size_t cap, double *nats, const TaleList *lists, Rng *rng) {
     Teller t;
     memset(&t, 0, sizeof t);
-    t.lists = tale_lists;
+    t.lists = lists;
     t.pick = pick_at_random;
     t.source = rng;
     t.out = out;

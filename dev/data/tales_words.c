@@ -1,5 +1,5 @@
-// The words of the tales (tales.c), and sentences that several plots share. In each list, earlier is
-// likelier. "a" or "an" follows the spelling, so no word like "hour" is allowed.
+// The words of the tales (tales.c), sentences that several plots share, and the names. In each list,
+// earlier is likelier. "a" or "an" follows the spelling, so no word like "hour" is allowed.
 #include "data.h"
 
 #define LIST(name, ...) { name, (const char *const[]){ __VA_ARGS__, NULL } }
@@ -412,5 +412,23 @@ const TaleList tale_lists[] = {
         "Then {f} gave {h} {2 to 9} {look} {trinket.s} and {fruit.a}.",
         "So {h} and {f} {moved} home for some {dish} and {game}.",
         "Even the {trait} {animal.s} by the {place} could hear them laugh."),
+    { NULL, NULL },
+};
+
+// Names of seven letters, so that a name and its end are eight tokens: two parts of two letters and
+// one of three. There are two kinds, a and b: the first part decides which, and the last shows it.
+const TaleList name_lists[] = {
+    LIST("plot",
+        "ma{a2}", "ro{b2}", "an{a2}", "al{b2}", "ka{a2}", "be{b2}", "el{a2}", "le{b2}", "ju{a2}",
+        "jo{b2}", "me{a2}", "ed{b2}", "vi{a2}", "wi{b2}", "so{a2}", "ha{b2}", "is{a2}", "do{b2}",
+        "te{a2}", "ga{b2}", "ce{a2}", "os{b2}", "li{a2}", "fa{b2}", "na{a2}", "cy{b2}", "ze{a2}"),
+    LIST("a2",
+        "ri{a3}", "li{a3}", "na{a3}", "be{a3}", "le{a3}", "do{a3}", "ra{a3}", "mi{a3}", "sa{a3}",
+        "ve{a3}", "lo{a3}", "ti{a3}", "no{a3}", "re{a3}", "de{a3}", "ga{a3}", "ni{a3}", "vi{a3}"),
+    LIST("a3", "bel", "lla", "nne", "ssa", "lyn", "tta", "lia", "nda", "ria", "nia", "tte", "ney"),
+    LIST("b2",
+        "be{b3}", "na{b3}", "ri{b3}", "de{b3}", "ma{b3}", "wa{b3}", "se{b3}", "ro{b3}", "la{b3}",
+        "do{b3}", "mu{b3}", "ge{b3}", "co{b3}", "va{b3}", "lo{b3}", "ta{b3}", "bi{b3}", "ki{b3}"),
+    LIST("b3", "rto", "ric", "ldo", "mon", "rdo", "las", "vin", "ton", "nor", "rik", "han", "bur"),
     { NULL, NULL },
 };

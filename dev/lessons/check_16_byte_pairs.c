@@ -91,7 +91,7 @@ static void tales(char *text, size_t n, uint64_t seed) {
     double nats;
     Rng rng = rng_make(seed, 0);
     for (size_t at = 0, length; at < n; at += length) {
-        length = tale_write(tale, TALE_MAX, &nats, &rng);
+        length = tale_write(tale, TALE_MAX, &nats, tale_lists, &rng);
         memcpy(text + at, tale, length < n - at ? length : n - at);
     }
 }

@@ -49,7 +49,7 @@ static void tales_extend(Shard *s, int split, size_t tokens, int eot) {
         char text[TALE_MAX];
         double nats;
         Rng rng = rng_make(1, 2 * web()->tales[split]++ + (uint64_t)split);
-        size_t n = tale_write(text, TALE_MAX, &nats, &rng);
+        size_t n = tale_write(text, TALE_MAX, &nats, tale_lists, &rng);
         web()->nats[split] += nats;
         for (size_t i = 0; i < n; i++) out[s->n_tokens++] = (unsigned char)text[i];
         out[s->n_tokens++] = (uint16_t)eot;
