@@ -227,7 +227,7 @@ LESSON_C = $(patsubst dev/%.c,$(BUILD)/%,$(filter %.c,$(LESSON)))
 lesson: $(PROGRAMS) $(LESSON_C)          ## one update of a tiny model, numbers to check by hand; N=07: a lesson's
 	@$(if $(filter %.py,$(LESSON)),$(PYTHON_HERE))
 	@$(if $(LESSON),OMP_WAIT_POLICY=passive $(LESSON_C) $(addprefix $(PYTHON) ,$(filter %.py,$(LESSON))),\
-	    echo 'make lesson N=00 ... N=18: the lessons are listed in dev/lessons/README.md' >&2; exit 1)
+	    echo 'make lesson N=00 ... N=19: the lessons are listed in dev/lessons/README.md' >&2; exit 1)
 
 # A step of dev/build_up; step 10 is compared with the trainer.
 step: prepare $(if $(filter 10,$(N)),train_gpt2)   ## a step from an empty file to GPT-2: N=4; FILE=mine.c: yours; DIFF=1: its diff
