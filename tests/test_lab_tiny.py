@@ -36,8 +36,7 @@ def test_tiny_experiments():
         result = TINY.run(label)
         assert label == f"{result['number']:02d}_{result['name']}"
         assert result["question"] and result["prediction"] and result["settings"], label
-        assert result["verdict"] == "undecided" or (
-            result["endpoint"] == []) == (result["verdict"] == "observed"), result["verdict"]
+        assert result["verdict"] in ("observed", "undecided"), result["verdict"]
         assert result["tables"]["numbers"]["rows"] and result["figures"], label
         for figure in result["figures"]:
             with open(TINY.path(label, figure["name"] + ".png"), "rb") as f:
