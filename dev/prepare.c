@@ -348,14 +348,11 @@ static void stdout_end(void) {
 
 static void encode_run(const Options *o) {
     Tokenizer t;
-    char *text = NULL;
-    size_t n = 0, room = 0;
+    Error err;
+    size_t n;
     tokenizer_open(&t, o);
-    do {
-        text = (char *)grow_or_die(text, &room, n + 1, 1, "a text");
-        n += fread(text + n, 1, room - n, stdin);
-    } while (n == room);
-    if (ferror(stdin)) die("stdin: cannot be read: %s", strerror(errno));
+    char *text = file_read(&n, "-", &err);
+    if (!text) die("%s", err.text);
     int *ids = (int *)alloc_or_die(n * sizeof *ids, "the tokens of a text");
     size_t count = tokenizer_encode(&t, ids, text, n);
     for (size_t i = 0; i < count; i++) printf("%s%d", i > 0 ? " " : "", ids[i]);
