@@ -301,7 +301,8 @@ static const Option jsonl_table[] = {
       "output", TOKENIZER_HELP, NULL },
     EOS_ROW,
     { "key", "NAME", OPT_TEXT, offsetof(Options, key), "text", 1, 0, NULL,
-      "output", "the member of a line that is its document", NULL },
+      "output", "the member of a line that is its document, a text or a list of messages; "
+      "\"messages\" of a line without it", NULL },
     { "skip-bad", NULL, OPT_FLAG, offsetof(Options, skip_bad), NULL, 0, 0, NULL,
       "output", "leave out lines that hold no document, and count them", NULL },
     { "val-fraction", "X", OPT_REAL, offsetof(Options, val_fraction), "0.01", 0, 0.99, NULL,
@@ -354,14 +355,11 @@ static void stdout_end(void) {
 
 static void encode_run(const Options *o) {
     Tokenizer t;
-    char *text = NULL;
-    size_t n = 0, room = 0;
+    Error err;
+    size_t n;
     tokenizer_open(&t, o);
-    do {
-        text = (char *)grow_or_die(text, &room, n + 1, 1, "a text");
-        n += fread(text + n, 1, room - n, stdin);
-    } while (n == room);
-    if (ferror(stdin)) die("stdin: cannot be read: %s", strerror(errno));
+    char *text = file_read(&n, "-", &err);
+    if (!text) die("%s", err.text);
     int *ids = (int *)alloc_or_die(n * sizeof *ids, "the tokens of a text");
     size_t count = tokenizer_encode(&t, ids, text, n);
     for (size_t i = 0; i < count; i++) printf("%s%d", i > 0 ? " " : "", ids[i]);
@@ -413,7 +411,8 @@ static const Command commands[] = {
       "or its lines up to one that is only <|endoftext|> (--separator).\n"
       "FILE may be a pipe, or - for standard input.", ROWS_OF(text_table), true, true, text_run },
     { "jsonl", "usage: prepare jsonl FILE... --out DIR [flags]\n"
-      "Writes the \"text\" of each line, a JSON object, as tokens, with end of text after it.\n"
+      "Writes the \"text\" of each line, a JSON object, as tokens, with end of text after it;\n"
+      "or its \"messages\", [{\"role\": \"user\", \"content\": \"Hi\"}, ...], as lines: user: Hi\n"
       "FILE may be a pipe, or - for standard input: zcat x.jsonl.gz | prepare jsonl - --out DIR",
       ROWS_OF(jsonl_table), true, true, jsonl_run },
     { "encode", "usage: prepare encode [flags] < text > ids\n"

@@ -4,6 +4,7 @@
 #include "../train_gpt2.c"
 #undef main
 #include "../dev/train/evaluate.c"
+#include "../dev/train/sample.c"
 #include "files.h"
 #include "test.h"
 
@@ -366,6 +367,29 @@ TEST(greedy_takes_the_likeliest) {
         for (int i = 0; way < 3 && i < 100; i++)
             CHECK(sample_token(&ways[way], logits, 4, &rng) == 1);
         CHECK(sample_token(&ways[way], huge, 3, &rng) == 0);
+    }
+}
+
+// Whatever tokens the string comes in, and whatever of it comes before without the rest.
+TEST(text_ends_before_the_stop_string) {
+    static const char *const cases[][3] = {           // the string, what is generated, what is left
+        { "aab", "xaaabz", "xa" }, { "abac", "ababacab", "ab" }, { "end", "the e en", "the e en" },
+        { "\nuser:", "7\nuse\nuser: 8", "7\nuse" }, { NULL, "7\nuser", "7\nuser" },
+    };
+    for (int i = 0; i < 5 * 4; i++) {
+        const char *const *c = cases[i / 4];
+        const size_t n = strlen(c[1]), size = 1 + (size_t)i % 4;
+        TextBuffer t;
+        text_begin(&t);
+        Writer w = { { { 0 }, 0, false }, t.f, NULL, c[0], 0 };
+        bool stopped = false;
+        for (size_t at = 0; at < n && !stopped; at += size)
+            stopped = writer_add(&w, c[1] + at, min_size(size, n - at));
+        writer_put(&w, w.stop, w.held);
+        text_end(&t);
+        CHECK_MSG(!strcmp(t.text, c[2]) && stopped == (strcmp(c[1], c[2]) != 0), "'%s', %d: '%s'",
+                  c[1], (int)size, t.text);
+        free(t.text);
     }
 }
 

@@ -298,7 +298,11 @@ static const Row rules[] = {
     { "--data d --train t", "!--data: |names both splits" },
     { "--train t --val v", "val=\"v\"" }, { "--train t", "!--val: |--train needs --val" }, 
     { "--generate=Once --init m --tokenizer t --data d --seq-len 8 --max-new 3 --temperature 1 "
-      "--top-k 2 --top-p 0.5 --threads 2 --seed 3", "top_k=2" },
+      "--top-k 2 --top-p 0.5 --threads 2 --seed 3", "top_k=2 samples=1 stop=null" },
+    { "--generate=@x --init m --stop user: --samples 3", "generate=\"@x\" samples=3 stop=\"user:\""
+    },
+    { "--data d --samples 2", "!--samples: |--generate PROMPT" },
+    { "--data d --stop=", "!--stop: " },
     { "--generate=Once --resume --out m", "resume=0" },
     { "--resume=5 --resume --out m --generate=Once", "resume=5" },
     { "--resume=0 --out m", "!--resume: got '0', expected a whole number from 1" },
@@ -370,7 +374,7 @@ TEST(rules_between_flags) {
         check_row(&rules[i], good, err.text, good ? echo_of(&o, NULL, 0) : "");
     }
     static const char *const reads = " data tokenizer init layers heads channels seq-len generate "
-        "max-new temperature top-k top-p export resume out threads seed "
+        "samples stop max-new temperature top-k top-p export resume out threads seed "
         "plan plan-gpu plan-search help ";
     for (int i = 0; i < train_rows; i++) {            // what --generate takes no account of
         const Option *row = &train_table[i];

@@ -113,6 +113,10 @@ TEST(documents_in_their_order) {
           "one|two|");
     gives("{\"text\":\"the last line\"}", "the last line|");
     gives("\n  \t\r\n{\"text\":\"a\"}\r\n\n{\"text\":\"\"}\n\n", "a||");
+    gives("{\"messages\":[{\"role\":\"system\",\"content\":\"\"},{\"content\":\"\\u00e9\\n\\\\n\","
+          "\"role\":\"user\"}]}\n{\"text\":\"one\",\"messages\":[]}\n{\"messages\":[]}\n"
+          "{\"text\":[{\"role\":\"user\",\"content\":\"two\"}]}",
+          "system: \nuser: \xC3\xA9\n\\n\n|one||user: two\n|");
     gives("", "");
     gives("\n\n", "");
 }
@@ -129,6 +133,10 @@ TEST(errors_name_the_line) {
           "null" },
         { "{\"text\":\"a\"}\n{\"text\":\"b", "line 2: byte 8: a string without a closing "
           "quote" },
+        { "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]}",
+          "line 1: byte 38: \"content\" must be a string, not a list" },
+        { "{\"messages\":[{\"from\":\"user\"}]}", "line 1: \"role\" is missing" },
+        { "{\"messages\":[\"Hi\"]}", "line 1: byte 13: a message is an object, not a string" },
         { "\x1f\x8b\x08\n", "not JSON lines but a gzip file; gunzip it first" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) refused(cases[i][0], cases[i][1]);

@@ -331,6 +331,17 @@ written --generate "$(head -c 3000 /dev/zero | tr '\0' a)" --max-new 5
 same "bytes after a long prompt" "$(head -c 3000 "$dir/text" | tr -d a | wc -c | tr -d ' ')" 0
 [ "$(wc -c < "$dir/text")" -gt 3000 ] || note "nothing after a long prompt"
 written --generate=--dashes --max-new 5;            has "$dir/text" "--dashes"
+printf 'Once upon' > "$dir/prompt"
+body=$(sed 's/Once upon//; q' "$dir/sampled") stop=${body:5:2}
+written --generate "@$dir/prompt" --samples 2 --stop "$stop"
+first="--- 1 of 2 ---
+Once upon${body%%"$stop"*}
+--- 2 of 2 ---
+Once upon"
+second=$(cat "$dir/text") second=${second#"$first"}
+case $second in "--- 1"* | *"$stop"* | "${body%%"$stop"*}" | "")
+    note "--samples, --stop: $(cat "$dir/text")" ;;
+esac
 end train_generates
 
 written --generate x --seq-len 16 --max-new 40

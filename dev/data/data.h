@@ -13,6 +13,9 @@
 // corpora are distributed so, as C4 and Dolma are. Other members and blank lines are ignored.
 // Without a key, each line's whole object is one (HellaSwag).
 //
+// A list of messages there, or in "messages" of a line without the key, is a conversation:
+//     [{"role": "user", "content": "Hi"}, ...]    ->    "user: Hi\n..."
+//
 //     Jsonl j = { .key = "text" };
 //     const JsonNode *text;
 //     jsonl_begin(&j, file, "standard input");            again for each file
@@ -35,6 +38,8 @@ typedef struct {
     bool ended;                        // the file has no more
     uint64_t line;                     // number of the latest line, from 1
     Json json;                         // of the latest document
+    char *conversation;                // (room) its text, if it is a list of messages
+    size_t room;
 } Jsonl;
 
 void jsonl_begin(Jsonl *j, FILE *file, const char *name);

@@ -16,6 +16,7 @@ void jsonl_begin(Jsonl *j, FILE *file, const char *name) {
 void jsonl_free(Jsonl *j) {
     json_free(&j->json);
     free(j->bytes);
+    free(j->conversation);
     memset(j, 0, sizeof *j);
 }
 
@@ -62,9 +63,44 @@ static void jsonl_advise(char out[160], const Jsonl *j, const JsonNode *root, ch
     if (!j->key) out[0] = '\0';
     else if (first == '[' && j->line == 1)
         snprintf(out, 160, "; jq -c '.[]' makes lines of a list");
-    else if (!key || json_get(root, j->key)) snprintf(out, 160, "; %s", skip);
+    else if (!key || json_get(root, j->key) || json_get(root, "messages"))
+        snprintf(out, 160, "; %s", skip);
     else snprintf(out, 160, "; --key NAME takes another, such as \"%s\"; %s", json_show(key).text,
                   skip);
+}
+
+// The document of a list of messages, "ROLE: CONTENT" on a line each: shorter than the n bytes of
+// their line of JSON. It takes the root's place.
+static const JsonNode *jsonl_messages(Jsonl *j, const JsonNode *list, size_t n, Error *err) {
+    j->conversation = (char *)grow_or_die(j->conversation, &j->room, n, 1, "a conversation");
+    char *end = j->conversation;
+    for (const JsonNode *m = json_first(list); m < json_end(list); m = json_next(m)) {
+        if (m->type != JSON_OBJECT) {
+            fail(err, "byte %zu: a message is an object, not %s", m->at, json_type_name(m->type));
+            return NULL;
+        }
+        const JsonNode *role = json_need(m, "role", JSON_STRING, err);
+        const JsonNode *content = role ? json_need(m, "content", JSON_STRING, err) : NULL;
+        if (!content) return NULL;
+        memcpy(end, role->text, role->length);
+        end += role->length;
+        *end++ = ':';
+        *end++ = ' ';
+        memcpy(end, content->text, content->length);
+        end += content->length;
+        *end++ = '\n';
+    }
+    JsonNode document = { JSON_STRING, j->conversation, (size_t)(end - j->conversation), 1, 0 };
+    *j->json.root = document;
+    return j->json.root;
+}
+
+static const JsonNode *jsonl_document(Jsonl *j, size_t n, Error *err) {
+    const JsonNode *root = j->json.root, *value = j->key ? json_get(root, j->key) : NULL;
+    if (!j->key) return root;
+    if (!value) value = json_get(root, "messages");
+    return value && value->type == JSON_ARRAY ? jsonl_messages(j, value, n, err)
+                                              : json_need(root, j->key, JSON_STRING, err);
 }
 
 // The document of a line that is not blank.
@@ -76,7 +112,7 @@ static bool jsonl_parse(Jsonl *j, const JsonNode **text, const char *line, size_
     *text = NULL;
     if (parsed && root->type != JSON_OBJECT)
         fail(&why, "%s, not an object", json_type_name(root->type));
-    else if (parsed) *text = j->key ? json_need(root, j->key, JSON_STRING, &why) : root;
+    else if (parsed) *text = jsonl_document(j, n, &why);
     if (*text) return true;
     jsonl_advise(advice, j, root, *line);
     return fail(err, "%s: line %llu: %.250s%s", j->name, (unsigned long long)j->line, why.text,

@@ -102,6 +102,30 @@ void file_unmap(FileMap *m) {
     m->n = 0;
 }
 
+char *file_read(size_t *n, const char *path, Error *err) {
+    bool dash = strcmp(path, "-") == 0;
+    FILE *f = dash ? stdin : fopen(path, "rb");
+    char *text = NULL;
+    size_t room = 0;
+    *n = 0;
+    if (!f) {
+        fail(err, "%s: cannot open it: %s", path, strerror(errno));
+        return NULL;
+    }
+    do {
+        text = (char *)grow_or_die(text, &room, *n + 1, 1, "a text");
+        *n += fread(text + *n, 1, room - *n, f);
+    } while (*n == room);
+    text[*n] = '\0';
+    if (ferror(f)) {
+        fail(err, "%s: cannot be read: %s", dash ? "standard input" : path, strerror(errno));
+        free(text);
+        text = NULL;
+    }
+    if (!dash) fclose(f);
+    return text;
+}
+
 // ---- writing: bytes are safe only when the file and then its directory have been synced ----
 
 int file_create(const char *path, Error *err) {

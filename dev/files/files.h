@@ -33,6 +33,10 @@ void unmap_bytes(const unsigned char *bytes, size_t n);
 bool file_map(FileMap *m, const char *path, Error *err);
 void file_unmap(FileMap *m);
 
+// Reads all of a file or pipe, of standard input if the path is "-". Returns its n bytes and a NUL,
+// which the caller frees, or NULL after an error.
+char *file_read(size_t *n, const char *path, Error *err);
+
 // ---- writing: bytes are safe only when the file and then its directory have been synced ----
 
 // Creates a file where none is: what is there, a link or a pipe too, belongs to somebody. Returns

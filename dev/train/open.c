@@ -309,21 +309,31 @@ void run_generate(Run *r) {
     r->o.tensor_parallel = 1;                    // whatever the run had that --resume names
     if (!find_checkpoint(&from, &c, r))
         die("--generate: a fresh model has learned nothing; name a checkpoint with --init DIR");
+    size_t length = strlen(r->o.generate);
+    char *file = NULL;
+    Error err;
+    if (*r->o.generate == '@' && !(file = file_read(&length, r->o.generate + 1, &err)))
+        die("--generate: %s", err.text);
+    const char *prompt = file ? file : r->o.generate;
     Sharing alone = { NULL, NULL, 0, COMM_FP32, 0, false, false, false, false, false };
     set_seq_len(r, true, &from, &c);
     open_tokenizer(r, from.text);
     check_tokenizer(r, &c);
     open_model(r, &c, INFER, 1, &alone);
     load_params(r, from.text);
-    size_t prompt = strlen(r->o.generate);
-    open_sampler(r, (int)min_size(prompt, INT32_MAX - r->T - 2) + r->T + 1);
+    open_sampler(r, (int)min_size(length, INT32_MAX - r->T - 2) + r->T + 1);
     bool ids = r->tokenizer.vocab_size == 0;
-    int n = ids ? prompt_ids(r->text, r->o.generate, c.V, from.text)
-                : (int)tokenizer_encode(&r->tokenizer, r->text, r->o.generate, prompt);
-    if (n == 0) r->text[n++] = r->tokenizer.eot;
-    Rng rng = rng_make((uint64_t)r->o.seed, 0);
-    fputs(r->o.generate, stdout);
-    generate(r, &rng, n, r->o.max_new, stdout);
+    if (ids && r->o.stop) die("--stop: needs a tokenizer; name one with --tokenizer FILE");
+    for (int i = 0; i < r->o.samples && *stop_signal() == 0; i++) {
+        int n = ids ? prompt_ids(r->text, prompt, c.V, from.text)
+                    : (int)tokenizer_encode(&r->tokenizer, r->text, prompt, length);
+        if (n == 0) r->text[n++] = r->tokenizer.eot;
+        Rng rng = rng_make((uint64_t)r->o.seed, (uint64_t)i);
+        if (r->o.samples > 1) printf("--- %d of %d ---\n", i + 1, r->o.samples);
+        fwrite(prompt, 1, length, stdout);
+        generate(r, &rng, n, r->o.max_new, stdout);
+    }
+    free(file);
     if (fflush(stdout) != 0 || ferror(stdout))
         die("the text cannot be written: %s", strerror(errno));
 }

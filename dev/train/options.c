@@ -105,7 +105,12 @@ const Option train_table[] = {
       "keep", "replace the run that --out already holds, and the file that --log names", NULL },
 
     { "generate", "PROMPT", OPT_TEXT, FIELD(generate), NULL, 0, 0, NULL,
-      "generate", "do not train; continue this text ('' begins a document)", NULL },
+      "generate", "do not train; continue this text ('' begins a document), or that of @FILE (@-: "
+      "standard input)", NULL },
+    { "samples", "N", OPT_INT, FIELD(samples), "1", 1, 1e6, NULL,
+      "generate", "texts from that prompt, each with random numbers of its own", NULL },
+    { "stop", "TEXT", OPT_TEXT, FIELD(stop), NULL, 1, 0, NULL,
+      "generate", "end before the model writes this; $'\\n' is a line's end in bash", "none" },
     { "max-new", "N", OPT_INT, FIELD(max_new), "256", 1, 1e6, NULL,
       "generate", "at most this many tokens", NULL },
     { "temperature", "X", OPT_REAL, FIELD(temperature), "0.8", 0, 100, NULL,
@@ -198,7 +203,10 @@ const OptionHint train_hints[] = {
     { "resume-from-checkpoint", "here it is --resume, with --out DIR" },
     { "dataset|data-dir|train-file|input|i", "--data DIR is what `./prepare text` has written" },
     { "prompt|start|p", "here it is --generate PROMPT" },
+    { "file|prompt-file|f", "here it is --generate @FILE" },
     { "max-new-tokens|n-predict", "here it is --max-new N" },
+    { "num-samples|num-return-sequences", "here it is --samples N" },
+    { "stop-strings|reverse-prompt|r", "here it is --stop TEXT" },
     { "temp", "here it is --temperature X" },
     { "device|backend|gpus|n-gpu-layers|ngl", "there is none: train_gpt2 runs on the CPU, "
       "train_gpt2cu on a GPU" },
@@ -388,6 +396,8 @@ bool train_options_check(TrainOptions *o, Error *err) {
           "--data: names both splits; give --data, or --train and --val" },
         { !o->generate && o->train && !o->val,
           "--val: missing; --train needs --val too, or give --data for both" },
+        { !o->generate && o->samples > 1,
+          "--samples: texts of --generate PROMPT; --sample-every N writes one at a time" },
         { !o->generate && !o->export_file && !o->plan && !o->data && !o->train,
           "--data: there is nothing to train on; `./prepare tales --out DIR` writes a corpus, "
           "--data DIR reads it" },

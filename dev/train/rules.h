@@ -167,8 +167,8 @@ typedef struct {
     bool resume, overwrite;
     int64_t resume_from;           // 0: the latest checkpoint
     // generate
-    const char *generate;
-    int max_new, top_k;
+    const char *generate, *stop;
+    int samples, max_new, top_k;
     double temperature, top_p;
     // export
     const char *export_file;

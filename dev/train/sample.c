@@ -38,8 +38,37 @@ static bool ranks_join_samples(const Run *r) {
     return r->params->stage == 3 || r->params->tp.size > 1;
 }
 
+// Where generated text goes. A stop string may come in several tokens, so bytes that may begin it
+// wait: `held` of them, the first ones of `stop`.
+typedef struct {
+    Utf8Printer printer;
+    FILE *out, *copy;                  // copy: or NULL
+    const char *stop;                  // or NULL
+    size_t held;
+} Writer;
+
+static void writer_put(Writer *w, const char *bytes, size_t n) {
+    utf8_print(&w->printer, w->out, bytes, n);
+    if (w->copy && n > 0) fwrite(bytes, 1, n, w->copy);
+}
+
+// Returns whether these n bytes complete the stop string; it is not written.
+static bool writer_add(Writer *w, const char *bytes, size_t n) {
+    const char *stop = w->stop;
+    if (!stop) writer_put(w, bytes, n);
+    for (size_t i = 0; stop && i < n; i++) {
+        size_t all = w->held + 1, k = all;       // the last k bytes of all are the first of stop
+        while (k > 0 && (stop[k - 1] != bytes[i] || memcmp(stop, stop + all - k, k - 1) != 0)) k--;
+        writer_put(w, stop, min_size(all - k, w->held));
+        if (k == 0) writer_put(w, bytes + i, 1);
+        w->held = stop[k] ? k : 0;
+        if (!stop[k]) return true;
+    }
+    return false;
+}
+
 void generate(Run *r, Rng *rng, int n, int max_new, FILE *out) {
-    Utf8Printer printer = { { 0 }, 0, isatty(fileno(out)) != 0 };
+    Writer w = { { { 0 }, 0, isatty(fileno(out)) != 0 }, out, r->sampler.copy, r->o.stop, 0 };
     const Tokenizer *tok = &r->tokenizer;
     int *text = r->text, T = r->spec.T;
     int done = 0;            // rows that the cache holds
@@ -61,11 +90,12 @@ void generate(Run *r, Rng *rng, int n, int max_new, FILE *out) {
         if (id >= tok->vocab_size) continue;    // a padded vocabulary has ids with no text
         size_t length;
         const char *piece = tokenizer_piece(tok, id, &length);
-        utf8_print(&printer, out, piece, length);
-        if (r->sampler.copy) fwrite(piece, 1, length, r->sampler.copy);
+        bool stopped = writer_add(&w, piece, length);
         fflush(out);
+        if (stopped) break;
     }
-    utf8_print_end(&printer, out);
+    writer_put(&w, w.stop, w.held);
+    utf8_print_end(&w.printer, out);
     fputc('\n', out);
 }
 

@@ -291,10 +291,10 @@ void report_eval(Run *r);
 int sample_token(const Sampler *s, const float *logits, int V, Rng *rng);
 
 // Continues the n tokens of r->text by up to max_new tokens, printed as they come, until the model
-// ends the text. Each step computes only the new token's row; the key/value cache holds the rows
-// before it (but not with --recompute, where blocks share their memory). Past T tokens the last
-// half is recomputed: cached keys and values contain a learned position, and every token moves.
-// Without a tokenizer the tokens' ids are printed.
+// ends the text or writes --stop, which is not printed. Each step computes only the new token's
+// row; the key/value cache holds the rows before it (but not with --recompute, where blocks share
+// their memory). Past T tokens the last half is recomputed: cached keys and values contain a
+// learned position, and every token moves. Without a tokenizer the tokens' ids are printed.
 void generate(Run *r, Rng *rng, int n, int max_new, FILE *out);
 
 // Prints a sample. If each rank holds a part of the model, every rank must join; rank 0 prints. A

@@ -286,7 +286,9 @@ static inline char **arguments(int *argc, char **argv) {
         argv[i] = (char *)calloc(size, 1);
         narrow(argv[i], size, wide_argv[i]);
         int prompt = (i > 0 && strcmp(argv[i - 1], "--generate") == 0)
-                   || strncmp(argv[i], "--generate=", 11) == 0;
+                   || (i > 0 && strcmp(argv[i - 1], "--stop") == 0)
+                   || strncmp(argv[i], "--generate=", 11) == 0
+                   || strncmp(argv[i], "--stop=", 7) == 0;
         for (char *p = argv[i]; *p && !prompt; p++) if (*p == '\\') *p = '/';
     }
     return argv;
