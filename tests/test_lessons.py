@@ -133,9 +133,9 @@ def test_lesson_15_quotes_what_was_measured():
 
 # A part of the trainer, another in its place; then where the loss of lesson 2's check ends.
 BROKEN = [
-    ("dx[n*C + c] = (d[c]*gain[c] - mean_g", "dx[n*C + c] = -(d[c]*gain[c] - mean_g", (3.4, 3.6)),
+    ("dx[n*C + c] = (d[c]*w.gain[c] - mean_g", "dx[n*C + c] = -(d[c]*w.gain[c] - mean_g", (3.4, 3.6)),
     ("dout[i] * (s + x[i]", "dout[i] * (s - x[i]", (0.0, 0.00025)),
-    ("(d[c]*gain[c] - mean_g - (row[c] - m) * r * mean_gx) * r", "d[c]*gain[c] * r", (0.01, 3.4)),
+    ("(d[c]*w.gain[c] - mean_g - (row[c] - m) * r * mean_gx) * r", "d[c]*w.gain[c] * r", (0.01, 3.4)),
 ]
 
 
