@@ -92,6 +92,23 @@ rm -r "$dir/tree/out/tales"
 good scripts/tales.sh --tokens 2000 --eval-tokens 1024 --max-new 8
 end scripts_tales_keeps_a_model
 
+# A class: a laptop measures, and its line, pasted whole and cut, is drawn.
+python=${PYTHON:-python3}
+if "$python" -c 'import matplotlib' 2> /dev/null; then
+    run "$python" scripts/class.py --size 35k --target-loss 2.5 --batches 64,512
+    same "status of class.py" $status 0
+    tokens=$(grep -o '"tokens": [0-9]*' "$dir/stdout" | head -n 1)
+    near "tokens of a batch of 64" "${tokens#*: }" 78842 0.3          # experiment 2's
+    printf '%s\n%.200s\n' "$(cat "$dir/stdout")" "$(cat "$dir/stdout")" > "$dir/tree/pasted"
+    run MPLCONFIGDIR="$dir" "$python" scripts/class.py pasted --out class.png
+    same "the cut line" "$(cat "$dir/stderr")" \
+        "class.py: pasted:2: is cut, or of another loss; left out"
+    same "class.png" "$(head -c 4 "$dir/tree/class.png" | tail -c 3)" PNG
+    end scripts_class
+else
+    skip scripts_class "needs matplotlib"
+fi
+
 if git rev-parse --is-inside-work-tree > /dev/null 2>&1; then    # as Git for Windows clones
     git -c core.autocrlf=true clone -q . "$dir/clone"
     same "files with Windows' line ends" \
