@@ -66,7 +66,7 @@ def results(paths):
 def draw(laptops, workers=8):
     """Two panels; the second also has laptops that share each update, at no cost for the links."""
     panels, rows = [], laptops[0]["rows"]
-    names = [f"{laptop['threads']} threads, {laptop['processor']}" for laptop in laptops]
+    names = [f"{laptop['processor']}, threads: {laptop['threads']}" for laptop in laptops]
     for key, labels in [("updates", names), ("seconds", [None] * len(names))]:
         curves = [lab.Curve(label, list(of["rows"]), [row[key] for row in of["rows"].values()])
                   for label, of in zip(labels, laptops)]
