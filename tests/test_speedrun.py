@@ -67,15 +67,23 @@ def test_speedrun_entries_apply():
     refused("there is no such entry", verify.Entry, "nobody")
 
 
+def test_speedrun_refuses_what_misleads():
+    """What the verifier sets, weights, a look at the validation split; source outside the rules."""
+    for flag in ("--data x", "--seed=3", "--init out/tales", "--target-loss 1"):
+        refused(f"{flag.split()[0]} is not for an entry", entry, "wrong", "./train_gpt2 " + flag)
+    for path in ("dev/train/evaluate.c", "dev/data/tales.c", "dataloader.h", "Makefile"):
+        refused(f"may not change {path}", entry, "wrong", "./train_gpt2", path, "a", "b")
+
+
 def test_speedrun_race():
     """The patch is in force; the unpatched program takes the loss."""
-    entry("baseline", "./train_gpt2 " + FLAGS)
+    base = entry("baseline", "./train_gpt2 " + FLAGS)
     idle = entry("idle", "./train_gpt2 " + FLAGS, "train_gpt2.c", "if (isfinite(norm)",
                  "if (norm < 0 && isfinite(norm)")
     verify.TRAINING_TOKENS, verify.POSITIONS, verify.EVALUATED = 200000, 32, 4096
     os.environ["CFLAGS"] = "-O1"
     with contextlib.redirect_stdout(io.StringIO()) as said:
-        results = verify.race([idle], [5], tempfile.mkdtemp(dir=TMP))
+        results = verify.race([base, idle], [5], tempfile.mkdtemp(dir=TMP))
     one, other = results["baseline"][0], results["idle"][0]
     assert f"seed 5  idle         {other}" in said.getvalue(), said.getvalue()
     assert 2 < one.loss < 3.5 < 5 < other.loss < 6, (one, other)

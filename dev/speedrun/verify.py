@@ -4,6 +4,7 @@ in dev/speedrun/README.md.
 
     dev/speedrun/verify.py NAME...               `make speedrun ENTRY=NAME`
     dev/speedrun/verify.py NAME --seeds 7,8,9    repeats a verification
+    dev/speedrun/verify.py NAME... --quick       a look: a million tokens, seed 1, no baseline
 """
 import argparse
 import glob
@@ -27,6 +28,10 @@ TARGET = 1.07                          # nats a token on the whole validation sp
 POSITIONS = 256                        # tokens of context, when the loss is taken
 TRAINING_TOKENS = 20000000
 EVALUATED = 0                          # tokens; 0: the whole split
+QUICK_TOKENS = 1000000
+
+# What the verifier sets, what carries weights, and what stops a run by its validation loss.
+NOT_OF_ENTRIES = "--data --out --seed --threads --init --resume --target-loss".split()
 
 
 def fail(message):
@@ -50,6 +55,15 @@ class Entry:
             fail(f"{name}: there is no such entry in dev/speedrun; there are: {' '.join(names())}")
         # The flags of ./train_gpt2. No shell reads them.
         self.words = shlex.split(command.replace("\\\n", " "), comments=True)[1:]
+        for word in self.words:
+            if word.partition("=")[0] in NOT_OF_ENTRIES:
+                fail(f"{name}: {word} is not for an entry to say")
+        if len(self.patch) > 20000:
+            fail(f"{name}: its patch has more than 20 kB")
+        for path in re.findall(r"^(?:--- |\+\+\+ |\A)[ab]/(\S+)", self.patch, re.M):
+            if (not re.match(r"train_gpt2\.c$|dev/(base|cpu|model|ranks|train)/", path)
+                    or path == "dev/train/evaluate.c"):
+                fail(f"{name}: its patch may not change {path}")
 
 
 def names():
@@ -134,13 +148,12 @@ def measure(tree, plain, words, seed, tales, out):
 
 
 def race(entries, seeds, scratch):
-    """{name: results, one a seed} of the baseline and the entries, in turns; every other time they
-    run in the opposite order."""
+    """{name: results, one a seed} of the entries, in turns; every other time they run in the
+    opposite order."""
     plain = os.path.join(scratch, "baseline")
-    lanes = [("baseline", plain, Entry("baseline").words)]
     copy_source(plain)
-    lanes += [(entry.name, patch(entry, plain, scratch), entry.words) for entry in entries]
-    make(plain, "prepare")
+    make(plain, "train_gpt2", "prepare")
+    lanes = [(entry.name, patch(entry, plain, scratch), entry.words) for entry in entries]
     for tree in dict.fromkeys(tree for _, tree, _ in lanes):
         make(tree, "train_gpt2")
     tales, results = os.path.join(scratch, "tales"), {name: [] for name, _, _ in lanes}
@@ -186,9 +199,13 @@ def two_cores():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split(". ")[0].replace("\n", " ") + ".")
     parser.add_argument("names", nargs="*", metavar="NAME", help=" ".join(names()))
-    parser.add_argument("--seeds", default=",".join(str(random.SystemRandom().randrange(10**6))
-                                                    for _ in range(3)), metavar="A,B,C")
+    parser.add_argument("--seeds", metavar="A,B,C", help="default: three that nobody has chosen")
+    parser.add_argument("--quick", action="store_true",
+                        help="a million tokens of each, on seed 1; no baseline and no verdict")
     args = parser.parse_args()
+    if args.seeds is None:
+        fresh = [random.SystemRandom().randrange(10**6) for _ in range(3)]
+        args.seeds = "1" if args.quick else ",".join(map(str, fresh))
     if not all(seed.isdigit() for seed in args.seeds.split(",")):
         fail(f"--seeds {args.seeds}: expected numbers with commas between, as 7,8,9")
     if not args.names:
@@ -196,11 +213,14 @@ def main():
     if "baseline" in args.names:
         fail("baseline: runs beside every entry; name an entry alone")
     entries = [Entry(name) for name in args.names]
+    for entry in entries if args.quick else []:
+        entry.words += ["--tokens", str(QUICK_TOKENS)]
     two_cores()
     scratch = tempfile.mkdtemp(prefix="speedrun.")
     try:
-        results = race(entries, [int(seed) for seed in args.seeds.split(",")], scratch)
-        for entry in entries:
+        baseline = [] if args.quick else [Entry("baseline")]
+        results = race(baseline + entries, [int(seed) for seed in args.seeds.split(",")], scratch)
+        for entry in [] if args.quick else entries:
             verdict(entry.name, results["baseline"], results[entry.name])
     finally:
         shutil.rmtree(scratch)
