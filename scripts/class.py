@@ -28,7 +28,7 @@ def train(batch, args, scratch):
     rate = kept.best_rate(args.size, args.target_loss, batch) or lab.fail(
         f"experiment 2 has no rate for {args.size}, batch {batch}, loss {args.target_loss:g}")
     flags = ["--data", os.path.join(lab.ROOT, "data", "tales"), *lab.model(args.size, T), "--lr",
-             rate, "--lr-schedule", "constant", "--warmup-tokens", 20 * batch, "--batch-tokens",
+             rate, "--lr-schedule", "constant", "--warmup-tokens", 60 * batch, "--batch-tokens",
              batch, "--micro-batch", min(batch // T, 64), "--beta2", lab.half_life_beta2(batch),
              "--tokens", 2 * 10**7, "--target-loss", args.target_loss, "--seed", args.seed,
              "--eval-every", max(1, 1024 * T // batch), "--eval-tokens", 8192]
