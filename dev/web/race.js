@@ -52,7 +52,7 @@
       return less === large ? "" : "One device computes a larger batch piece by piece (gradient " +
                                    "accumulation): nothing is gained.";
     if (less === wide && devicesOf(0) !== devicesOf(1))
-      return "Its devices split each batch, so its larger updates take about as long.";
+      return `${"AB"[less]}'s devices split each batch, so its larger updates take little longer.`;
     const all = secondsOf(batchOf(wide).batch, devicesOf(wide));
     const computed = data.clock.t_0 + data.clock.tau * batchOf(wide).batch / devicesOf(wide);
     return computed < all / 2 ? `${"AB"[wide]} spends ${Math.round(100 * (1 - computed / all))}% of ` +

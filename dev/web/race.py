@@ -108,8 +108,9 @@ def race(recorded):
               + slider("latency", "Latency of a message", 12, 4) + "</div>")
     return ("<div id='race-live'>"
             "<p>Two GPT-2s of 35 thousand parameters are learning to write tales in this tab: "
-            "<code>train_gpt2.c</code>, compiled for the browser. A token is a byte. They differ "
-            "in batch size, and in the number of devices that share each batch.</p>"
+            "<code>train_gpt2.c</code>, compiled for the browser. A token is a byte. B has the larger "
+            "batch, whose gradient is less noisy: it needs fewer updates. And it has more devices, "
+            "which share each batch.</p>"
             f"{axes()}<p id='race-headline' role='status'></p><p id='race-meaning'></p>"
             "<svg class='chart' id='race-chart' role='img' aria-label='validation loss of both "
             "runs against the chosen axis'></svg>"
