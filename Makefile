@@ -172,7 +172,7 @@ RUN_ptx       = for build in $(PTX_BUILDS); do echo "$$build:"; EMULATOR_PTX=$(B
                 $(BUILD)/ptx/test_gpt2-$${build%-*} $(ONLY) || exit; done
 
 ifndef PART
-test:                            ## the trainer and its data path, a minute; PART=c gpu windows soak fuzz ptx: others
+test:                            ## test the trainer and its data path, a minute; others: PART=c gpu windows soak fuzz ptx
 	@$(MAKE) --no-print-directory $(PROGRAMS) $(TESTS)
 	@JOBS=$${JOBS:-3} $(WITHOUT) tests/run.sh $(SHORT)
 else
@@ -183,10 +183,10 @@ endif
 build-all:                       # all programs that test-all runs
 	@$(MAKE) --no-print-directory $(PROGRAMS) $(TESTS) $(EMULATED) $(CPU_LADDERS) $(BUILD)/compare $(LESSON_PROGRAMS) $(BUILD)/one_step $(WITH_MPI)
 
-test-all: build-all              ## every test: with CUDA emulated, MPI, Python, and what takes long
+test-all: build-all              ## every test: also those of emulated CUDA, MPI and Python, and long ones
 	@tests/run.sh $(TESTS) $(filter $(BUILD)/emulated/test_%,$(EMULATED)) $(wildcard tests/test_*.sh tests/test_*.py)
 
-lab: $(PROGRAMS) $(BUILD)/one_step $(WITH_MPI)             ## the batch-size laboratory, quick: lab/report.html in about 10 minutes
+lab: $(PROGRAMS) $(BUILD)/one_step $(WITH_MPI)             ## short batch-size experiments: lab/report.html in about 10 minutes
 	@$(PYTHON_HERE)
 	@$(PYTHON) scripts/lab/experiments/report.py --quick
 
@@ -194,11 +194,11 @@ pages:                           ## lab/page.html: GPT-2s learn in a browser tab
 	@$(PYTHON_HERE)
 	@$(PYTHON) $(if $(LESSONS),dev/lessons/pages.py,dev/web/page.py)
 
-speedrun:                        ## time an entry to a fixed loss, beside the baseline: ENTRY=muon
+speedrun:                        ## time how long an entry takes to a fixed loss, beside the baseline: ENTRY=muon
 	@$(PYTHON_HERE)
 	@CC='$(CC)' $(PYTHON) dev/speedrun/verify.py $(ENTRY)
 
-bench: $(if $(filter 1,$(GPU)),$(BUILD)/bench_cuda,$(BUILD)/bench $(WITH_MPI))   ## speed and memory on this machine, beside PyTorch; FULL=1: all; GPU=1: of a GPU
+bench: $(if $(filter 1,$(GPU)),$(BUILD)/bench_cuda,$(BUILD)/bench $(WITH_MPI))   ## measure speed and memory here, beside PyTorch; FULL=1: all; GPU=1: on a GPU
 	@$(if $(filter 1,$(GPU)),,$(BUILD)/bench $(if $(FULL),--full))
 	@command -v $(PYTHON) > /dev/null || { echo 'there is no $(PYTHON) here: not compared'; \
 	    $(if $(filter 1,$(GPU)),$(BUILD)/bench_cuda); exit; }; \
@@ -213,7 +213,7 @@ LADDER   = $(if $(filter $(LADDERS),$(OP)),$(BUILD)/counted/$(OP) $(if $(HAVE_GP
 KNOWN_OP = $(if $(filter-out $(LADDERS) attention-cpu,$(OP)),$(error OP=$(OP): there is no such ladder; there are: $(LADDERS) attention-cpu))
 
 COUNTED = $(LADDERS:%=$(BUILD)/counted/%)
-ladder: $(KNOWN_OP)$(if $(TABLE),$(COUNTED),$(LADDER))   ## a matrix product on a CPU, rung by rung; OP=layernorm: kernels; TABLE=1: page
+ladder: $(KNOWN_OP)$(if $(TABLE),$(COUNTED),$(LADDER))   ## speed up a matrix product, rung by rung; OP=layernorm: a GPU's kernel; TABLE=1: its page
 	@$(if $(TABLE),OMP_NUM_THREADS=1 $(PYTHON) scripts/ladder_table.py $(COUNTED),\
 	    for program in $(LADDER); do $$program || exit; done)
 
@@ -224,20 +224,20 @@ PYTHON_HERE = command -v $(PYTHON) > /dev/null || { echo 'make $@: there is no $
 # A lesson's check is a C program or a Python script; N=7 is N=07. Without N: one update.
 LESSON   = $(if $(N),$(wildcard dev/lessons/check_$(N)_* dev/lessons/check_0$(N)_*),dev/lessons/first_step.c)
 LESSON_C = $(patsubst dev/%.c,$(BUILD)/%,$(filter %.c,$(LESSON)))
-lesson: $(PROGRAMS) $(LESSON_C)          ## one update of a tiny model, numbers to check by hand; N=07: a lesson's
+lesson: $(PROGRAMS) $(LESSON_C)          ## one update of a tiny model, with numbers to check by hand; N=07: check of lesson 7
 	@$(if $(filter %.py,$(LESSON)),$(PYTHON_HERE))
 	@$(if $(LESSON),OMP_WAIT_POLICY=passive $(LESSON_C) $(addprefix $(PYTHON) ,$(filter %.py,$(LESSON))),\
 	    echo 'make lesson N=00 ... N=19: the lessons are listed in dev/lessons/README.md' >&2; exit 1)
 
 # A step of dev/build_up; step 10 is compared with the trainer.
-step: prepare $(if $(filter 10,$(N)),train_gpt2)   ## a step from an empty file to GPT-2: N=4; FILE=mine.c: yours; DIFF=1: its diff
+step: prepare $(if $(filter 10,$(N)),train_gpt2)   ## run step N=4 from an empty file to GPT-2; FILE=mine.c: yours; DIFF=1: what it changes
 	@CC='$(CC)' FLAGS='$(FLAGS)' BUILD='$(BUILD)' dev/build_up/step.sh $(if $(DIFF),--diff) '$(N)' '$(FILE)'
 
 exercise:                        ## rewrite a function: NAME=layernorm_backward; AGAIN=1: start over; no NAME: a list
 	@$(PYTHON_HERE)
 	@$(PYTHON) dev/exercises/exercises.py $(if $(NAME),start '$(NAME)',list) $(if $(AGAIN),--again)
 
-check:                           ## say what is wrong with it, in one line: NAME=layernorm_backward
+check:                           ## say in one line what is wrong with your exercise: NAME=layernorm_backward
 	@$(PYTHON_HERE)
 	@CC='$(CC)' CXX='$(CXX)' $(PYTHON) dev/exercises/exercises.py check '$(NAME)'
 
@@ -251,7 +251,7 @@ clean:                           ## remove what make built; data and runs stay
 help:                            ## this list
 	@sed -n 's/^\([a-z_0-9-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | \
 	    while IFS='|' read -r target text; do printf '  make %-12s %s\n' "$$target" "$$text"; done
-	@echo '  PRECISION=bf16 PLAIN=1 MPI=1 CC=clang CFLAGS=-O0 SANITIZE=1 OPENMP=0   after any: another build'
+	@echo '  PRECISION=bf16 PLAIN=1 MPI=1 CC=clang CFLAGS=-O0 SANITIZE=1 OPENMP=0   add to any for another build'
 
 $(BUILD)/objects/%.o: dev/%.c $(BUILD)/flags
 	@mkdir -p $(@D)

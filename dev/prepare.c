@@ -301,7 +301,7 @@ static const Option jsonl_table[] = {
       "output", TOKENIZER_HELP, NULL },
     EOS_ROW,
     { "key", "NAME", OPT_TEXT, offsetof(Options, key), "text", 1, 0, NULL,
-      "output", "the member of a line that is its document, a text or a list of messages; "
+      "output", "the field of a line that is its document, a text or a list of messages; "
       "\"messages\" of a line without it", NULL },
     { "skip-bad", NULL, OPT_FLAG, offsetof(Options, skip_bad), NULL, 0, 0, NULL,
       "output", "leave out lines that hold no document, and count them", NULL },
@@ -419,7 +419,7 @@ static const Command commands[] = {
       "Prints the token ids of a text, in decimal, on one line.",
       ROWS_OF(code_table), false, false, encode_run },
     { "decode", "usage: prepare decode [flags] < ids > text\n"
-      "Prints the text of token ids, decimal numbers between white space.",
+      "Prints the text that token ids stand for: decimal numbers separated by white space.",
       ROWS_OF(code_table), false, false, decode_run },
 };
 
@@ -442,11 +442,11 @@ static void command_run(const Command *c, int argc, char **argv) {
 static void print_usage(void) {
     printf("usage: prepare COMMAND [flags]\n\n"
            "  tales --out DIR           writes the embedded corpus: tales from a grammar\n"
-           "  names --out DIR           writes names from a grammar, one a document\n"
+           "  names --out DIR           writes names from a grammar, one per document\n"
            "  text FILE... --out DIR    writes texts as tokens; - is standard input\n"
-           "  jsonl FILE... --out DIR   writes the documents of JSON lines as tokens\n"
+           "  jsonl FILE... --out DIR   writes documents from JSON lines as tokens\n"
            "  encode < text > ids       prints the token ids of a text\n"
-           "  decode < ids > text       prints the text of token ids\n\n"
+           "  decode < ids > text       prints the text that token ids stand for\n\n"
            "prepare COMMAND --help lists the flags of a command.\n");
 }
 

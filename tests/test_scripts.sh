@@ -95,10 +95,10 @@ end scripts_tales_keeps_a_model
 # A class: a laptop measures, and its line, pasted whole and cut, is drawn.
 python=${PYTHON:-python3}
 if "$python" -c 'import matplotlib' 2> /dev/null; then
-    run "$python" scripts/class.py --size 35k --target-loss 2.5 --batches 64,512
+    run "$python" scripts/class.py --size 35k --target-loss 2.5 --batches 64,512 --seed 3
     same "status of class.py" $status 0
     tokens=$(grep -o '"tokens": [0-9]*' "$dir/stdout" | head -n 1)
-    near "tokens of a batch of 64" "${tokens#*: }" 78842 0.3          # experiment 2's
+    near "tokens of a batch of 64" "${tokens#*: }" 82427 0.3          # by seed: 72,000 to 95,000
     printf '%s\n%.200s\n' "$(cat "$dir/stdout")" "$(cat "$dir/stdout")" > "$dir/tree/pasted"
     run MPLCONFIGDIR="$dir" "$python" scripts/class.py pasted --out class.png
     same "the cut line" "$(cat "$dir/stderr")" \

@@ -26,7 +26,7 @@ const Option train_table[] = {
       "model", "tokens per sequence", "256, or a loaded model's own" },
 
     { "micro-batch", "B", OPT_INT, FIELD(micro_batch), "8", 1, 65536, NULL,
-      "batch", "sequences per forward pass and rank; gradients accumulate up to --batch-tokens, so "
+      "batch", "sequences per forward pass on each rank; gradients add up to --batch-tokens, so "
       "this affects only memory and speed", NULL },
     { "batch-tokens", "N", OPT_COUNT, FIELD(batch_tokens), "0", 0, 1e9, NULL,
       "batch", "tokens per update, all ranks; a multiple of ranks times micro-batch times seq-len",
@@ -53,9 +53,9 @@ const Option train_table[] = {
       "optimizer", "the peak learning rate; sgd needs a far larger one, such as 0.03", NULL },
     { "lr-schedule", "RULE", OPT_CHOICE, FIELD(lr_schedule), "cosine", 0, 0,
       "constant|linear|cosine|wsd",          // in the order of LrRule
-      "optimizer", "after the warm-up; wsd: constant, then linear over the last fifth", NULL },
+      "optimizer", "the rate after the warm-up; wsd: constant, then linear over the last fifth", NULL },
     { "warmup-tokens", "N", OPT_COUNT, FIELD(warmup_tokens), "0", 0, 1e15, NULL,
-      "optimizer", "tokens of the linear warm-up of the learning rate", NULL },
+      "optimizer", "length of the learning rate's linear warm-up, in tokens", NULL },
     { "final-lr-frac", "X", OPT_REAL, FIELD(final_lr_frac), "0.1", 0, 1, NULL,
       "optimizer", "a decaying learning rate ends at this fraction of --lr", NULL },
     { "weight-decay", "X", OPT_REAL, FIELD(weight_decay), "0.1", 0, 100, NULL,
@@ -66,26 +66,27 @@ const Option train_table[] = {
       "optimizer", "AdamW's decay rate of the second moment; if the batch changes, it is "
       "adjusted to keep its half-life in tokens", NULL },
     { "clip", "X", OPT_REAL, FIELD(clip), "1", 0, 1e6, NULL,
-      "optimizer", "the gradient's largest global norm; 0: no clipping", NULL },
+      "optimizer", "clip the gradient to this global norm; 0: no clipping", NULL },
 
     { "steps", "N", OPT_COUNT, FIELD(steps), NULL, 0, 1e8, NULL,
-      "length", "updates of the whole run; 0: only evaluate",
+      "length", "updates in the whole run; 0: only evaluate",
       "1000 when neither --tokens nor --target-loss is given" },
     { "tokens", "N", OPT_COUNT, FIELD(tokens), NULL, 1, 1e15, NULL,
-      "length", "tokens of the whole run, in place of --steps", "no limit" },
+      "length", "tokens to train on in the whole run, in place of --steps", "no limit" },
     { "target-loss", "X", OPT_REAL, FIELD(target_loss), "0", 0, 1000, NULL,
       "length", "stop once the validation loss is at most X nats a token", "none" },
 
     { "eval-every", "N", OPT_PERIOD, FIELD(eval_every), "100", 0, 0, NULL,
-      "watch", "updates between evaluations, or tokens: 50000tok; 0: at the end", NULL },
+      "watch", "updates between evaluations, or tokens: 50000tok; 0: only at the end", NULL },
     { "eval-tokens", "N", OPT_COUNT, FIELD(eval_tokens), "65536", 0, 1e15, NULL,
       "watch", "validation tokens an evaluation reads; 0: the whole split", NULL },
     { "eval-train", NULL, OPT_FLAG, FIELD(eval_train), NULL, 0, 0, NULL,
-      "watch", "at each evaluation, also the loss on as many training tokens", NULL },
+      "watch", "at each evaluation, also report the loss on as many training tokens", NULL },
     { "sample-every", "N", OPT_PERIOD, FIELD(sample_every), "0", 0, 0, NULL,
       "watch", "updates between samples of text, or tokens: 50000tok", "never" },
     { "hellaswag", "FILE", OPT_TEXT, FIELD(hellaswag), NULL, 1, 0, NULL,
-      "watch", "accuracy on HellaSwag (JSON lines), at each checkpoint and at the end", NULL },
+      "watch", "measure accuracy on HellaSwag (JSON lines), at each checkpoint and at the end",
+      NULL },
     { "log", "FILE", OPT_TEXT, FIELD(log), NULL, 1, 0, NULL,
       "watch", "the log, one JSON object per line; a run appends to an existing one",
       "log.jsonl in --out; without --out, no log" },
@@ -93,7 +94,7 @@ const Option train_table[] = {
     { "out", "DIR", OPT_TEXT, FIELD(out), NULL, 1, 0, NULL,
       "keep", "directory for checkpoints and the log", "nothing is saved" },
     { "save-every", "N", OPT_PERIOD, FIELD(save_every), "1000", 0, 0, NULL,
-      "keep", "updates between checkpoints, or tokens: 50000tok; 0: at the end",
+      "keep", "updates between checkpoints, or tokens: 50000tok; 0: only at the end",
       NULL },
     { "keep", "N", OPT_INT, FIELD(keep), "2", 0, 1e6, NULL,
       "keep", "how many of the newest checkpoints to keep, besides the one with the lowest "
@@ -110,7 +111,7 @@ const Option train_table[] = {
     { "samples", "N", OPT_INT, FIELD(samples), "1", 1, 1e6, NULL,
       "generate", "texts from that prompt, each with random numbers of its own", NULL },
     { "stop", "TEXT", OPT_TEXT, FIELD(stop), NULL, 1, 0, NULL,
-      "generate", "end before the model writes this; $'\\n' is a line's end in bash", "none" },
+      "generate", "stop before the model writes this; in bash, a newline is $'\\n'", "none" },
     { "max-new", "N", OPT_INT, FIELD(max_new), "256", 1, 1e6, NULL,
       "generate", "at most this many tokens", NULL },
     { "temperature", "X", OPT_REAL, FIELD(temperature), "0.8", 0, 100, NULL,
@@ -154,7 +155,7 @@ const Option train_table[] = {
     { "threads", "N", OPT_INT, FIELD(threads), "0", 0, THREADS_MOST, NULL,
       "machine", "threads, at most 4 per core; no effect on results", "all" },
     { "seed", "N", OPT_COUNT, FIELD(seed), "1337", 0, 1e15, NULL,
-      "machine", "seed of the weights, the order of the data, and sampling", NULL },
+      "machine", "seed for the weights, the order of the data, and sampling", NULL },
     { "recompute", "WHAT", OPT_CHOICE, FIELD(recompute), "none", 0, 0,
       "none|block",                          // in the order of Recompute
       "machine", "GPU only: block keeps only each block's input, and recomputes its activations "
