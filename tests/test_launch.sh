@@ -195,7 +195,7 @@ test_page_restarts_a_run() {
     wait $first 2> /dev/null
     sed -n "/^until /s|out/four|$dir/run|; s|-n 4 ./train_gpt2|-n 1 $train|; s|scripts/|$PWD/&|
         s|sleep 60|echo again|p" "$page" > "$dir/loop"
-    bash "$dir/loop" > "$dir/stdout" 2> "$dir/stderr" & loop=$!
+    timeout -k 5 120 bash "$dir/loop" > "$dir/stdout" 2> "$dir/stderr" & loop=$!
     wait_for grep -q '"event":"resume"' "$dir/run/log.jsonl"
     kill -9 "$(pgrep -f "^$train --resume --out $dir/run")"
     wait $loop
