@@ -198,7 +198,7 @@ test_page_restarts_a_run() {
     timeout -k 5 120 bash "$dir/loop" > "$dir/stdout" 2> "$dir/stderr" & loop=$!
     wait_for grep -q '"event":"resume"' "$dir/run/log.jsonl"
     kill -9 "$(pgrep -f "^$train --resume --out $dir/run")"
-    wait $loop
+    wait $loop || note "the loop: status $?, $(tail -n 1 "$dir/stderr")"
     same "attempts" "$(grep -c '"event":"resume"' "$dir/run/log.jsonl")" 2
     same "times that it slept" "$(grep -c '^again$' "$dir/stdout")" 1
     same "latest" "$(readlink "$dir/run/latest")" step_00004000
