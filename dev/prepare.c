@@ -77,7 +77,7 @@ static double tales_split(Split *s, const TaleList *lists, uint64_t tokens, uint
 }
 
 // name: of the shards.
-static void tales_write(const Options *o, const char *name, const TaleList *lists) {
+static void grammar_run(const Options *o, const char *name, const TaleList *lists) {
     Output out;
     Tokenizer t;
     Split train, val;
@@ -101,8 +101,8 @@ static void tales_write(const Options *o, const char *name, const TaleList *list
     printf("%s written in %.1f s\n", o->out, seconds_now() - start);
 }
 
-static void tales_run(const Options *o) { tales_write(o, "tales", tale_lists); }
-static void names_run(const Options *o) { tales_write(o, "names", name_lists); }
+static void tales_run(const Options *o) { grammar_run(o, "tales", tale_lists); }
+static void names_run(const Options *o) { grammar_run(o, "names", name_lists); }
 
 // ============================== prepare text ==============================
 

@@ -53,7 +53,8 @@ const Option train_table[] = {
       "optimizer", "the peak learning rate; sgd needs a far larger one, such as 0.03", NULL },
     { "lr-schedule", "RULE", OPT_CHOICE, FIELD(lr_schedule), "cosine", 0, 0,
       "constant|linear|cosine|wsd",          // in the order of LrRule
-      "optimizer", "the rate after the warm-up; wsd: constant, then linear over the last fifth", NULL },
+      "optimizer", "the rate after the warm-up; wsd: constant, then linear over the last fifth",
+      NULL },
     { "warmup-tokens", "N", OPT_COUNT, FIELD(warmup_tokens), "0", 0, 1e15, NULL,
       "optimizer", "length of the learning rate's linear warm-up, in tokens", NULL },
     { "final-lr-frac", "X", OPT_REAL, FIELD(final_lr_frac), "0.1", 0, 1, NULL,

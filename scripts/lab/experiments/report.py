@@ -57,21 +57,24 @@ ANSWER = ["batch size (tokens)", "updates", "million tokens", "seconds on 1 work
 
 
 def answer(records):
-    """Rows of the answer's table: a loss by the batch, of runs and seconds here; or none."""
+    """Rows of the answer's table, with its head: a loss by the batch, of runs and seconds here."""
     of = records.get("10_replayed")
-    return [[f"{batch:,}", f"{updates:,.0f}", f"{tokens / 1e6:.2f}", *(f"{s:.1f}" for s in seconds)]
-            for batch, updates, tokens, *seconds in of["tables"]["batches"]["rows"]] if of else []
+    rows = of["tables"]["batches"]["rows"] if of else []
+    return [ANSWER] * bool(rows) + [
+        [f"{batch:,}", f"{updates:,.0f}", f"{tokens / 1e6:.2f}", *(f"{s:.1f}" for s in seconds)]
+        for batch, updates, tokens, *seconds in rows]
 
 
 def page(records):
     """records: {label: result}"""
+    told = answer(records)
     overview = [[of["number"], of["title"], kept.verdict(of)] for of in records.values()]
     return ("<!DOCTYPE html>\n<meta charset='utf-8'>\n<title>The batch-size laboratory</title>\n"
             "<style>body { font: 16px/1.5 sans-serif; max-width: 50rem; margin: auto; }\n"
             "img { max-width: 100%; } td { padding: 0 .5rem; text-align: left; }</style>\n"
-            "<h1>The batch-size laboratory</h1>\n" + table(ANSWER, answer(records))
-            + "<p>Experiment 10: updates are measured, seconds calculated for a link of 10 Gbit/s."
-            "</p>\n" + table([], overview)
+            "<h1>The batch-size laboratory</h1>\n" + (told and table(told[0], told[1:]) + "<p>"
+            "Experiment 10: updates are measured, seconds calculated for a link of 10 Gbit/s.</p>\n"
+            or "") + table([], overview)
             + "\n".join(section(label, of) for label, of in records.items()) + "\n")
 
 
@@ -109,7 +112,7 @@ def main():
     os.makedirs(out, exist_ok=True)
     with open(os.path.join(out, "report.html"), "w", encoding="utf-8") as f:
         f.write(page(there))
-    for row in [ANSWER, *answer(there)]:
+    for row in answer(there):
         print("".join(f"{cell:>{len(head) + 2}}" for head, cell in zip(ANSWER, row)))
     print(f"{out}/report.html: {len(found)} experiments")
     broken = [label for label, of in found.items() if not of]
