@@ -37,7 +37,7 @@ def train(batch, args, scratch):
     subprocess.run([program, *map(str, flags), "--log", log + ".jsonl"], check=False,
                    stdout=subprocess.DEVNULL)
     run = lab.Run(lab.Job(log, flags), log, {})
-    updates = run.updates_at(args.target_loss) or lab.fail("not reached; make run writes data/tales")
+    updates = run.updates_at(args.target_loss) or lab.fail("not reached; was make run typed?")
     seconds = updates * sum(step["seconds"] for step in run.steps) / len(run.steps)
     print(f"{updates:5.0f} updates, {seconds:6.2f} seconds", file=sys.stderr)
     args.threads = run.start["threads_used"]
