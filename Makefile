@@ -292,7 +292,7 @@ $(BUILD)/emulated/objects/%.o: dev/%.c $(BUILD)/emulate-flags
 
 $(BUILD)/counted/objects/%.o: dev/%.c $(BUILD)/count-flags
 	@mkdir -p $(@D)
-	$(COUNT:-O2=-O0) -DTRAINS_ON_GPU -x c++ -MMD -MP -MF $(@:.o=.d) -c $< -o $@
+	$(COUNT:-Og=-O0) -DTRAINS_ON_GPU -x c++ -MMD -MP -MF $(@:.o=.d) -c $< -o $@
 
 $(foreach way,cuda emulated,$(eval $(BUILD)/$(way)/library.a: $(GPU_OBJECTS:%=$(BUILD)/$(way)/objects/%); $$(LIBRARY)))
 
@@ -362,7 +362,7 @@ $(BUILD)/gpt2_reference.o: tests/gpt2_reference.c $(BUILD)/flags
 # The counters need g++: its -fsanitize=thread reports every access as it stands. The flags keep two
 # instructions of a GPU from becoming one, or one from becoming two (dev/emulator/README.md).
 COUNT = g++ -std=c++17 -Wall -Wextra -Wno-unknown-pragmas -Wno-class-memaccess \
-        -Wno-maybe-uninitialized -O2 -g -no-pie -DEMULATOR_COUNT -DWITH_NCCL \
+        -Wno-maybe-uninitialized -Og -g -no-pie -DEMULATOR_COUNT -DWITH_NCCL \
         $(if $(filter 1,$(OPENMP)),-fopenmp) -Idev/emulator/include -iquote . -iquote tests
 WHOLE = -fno-tree-vectorize -fno-tree-slp-vectorize -fno-store-merging -fno-crossjumping \
         -fno-tree-tail-merge -fno-code-hoisting -fno-if-conversion -fno-if-conversion2 -fno-ipa-icf \

@@ -120,7 +120,13 @@ compiles() {
     grep -v '^note: ' "$dir/said" | grep -q . && note "make ${*:2}: $(head -n 1 "$dir/said")"
 }
 indexed="-Xptxas -warn-lmem-usage"
-compiles 90 PRECISION=bf16 train_gpt2cu
+if [ -z "${LONG:-}" ]; then                 # of the library only what calls CUDA, as for make profile
+    make -s "$build/emulated/library.a"
+    compiles 90 $(cd dev && printf 'build/cuda/objects/%s.o ' ranks/*.c | sed 's/\.c\.o/.o/g')
+    cp "$build/emulated/library.a" "$tree/build/cuda/library.a"
+    ar r "$tree/build/cuda/library.a" "$tree"/build/cuda/objects/ranks/*.o
+fi
+compiles 90 PRECISION=bf16 ${LONG:--o build/cuda/library.a} train_gpt2cu
 if [ -n "${LONG:-}" ]; then
     compiles 90 PRECISION=fp32 train_gpt2cu
     compiles "80 100" PRECISION=bf16 build/bench_cuda
@@ -142,8 +148,7 @@ elif ! "$tree/train_gpt2cu" --help > "$dir/said" 2>&1; then
     note "--help: $(head -n 1 "$dir/said")"
     end cuda_without_a_driver
 else
-    make -s -C "$tree" CFLAGS=-O1 prepare
-    "$tree/prepare" tales --out "$dir/tales" --tokens 5000 > /dev/null
+    "$prepare" tales --out "$dir/tales" --tokens 5000 > /dev/null
     "$tree/train_gpt2cu" --data "$dir/tales" --layers 1 --heads 1 --channels 8 --seq-len 16 \
         --out "$dir/run" > "$dir/out" 2> "$dir/said"
     same "exit status without a driver" $? 1
