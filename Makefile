@@ -349,7 +349,7 @@ $(BUILD)/ptx/%.o: dev/emulator/ptx/%.cpp $(BUILD)/emulate-flags
 	$(EMULATE) -fwrapv -ffp-contract=off -MMD -MP -MF $(BUILD)/ptx-$(@F).d -c $< -o $@
 
 $(BUILD)/ptx/test_gpt2-%: $(BUILD)/tests/test_gpt2.cu.cpp $(PTX_PARTS) $(REFERENCE) $(BUILD)/emulated/library.a
-	$(EMULATE) -O1 -DEMULATOR_PTX -rdynamic $(if $(filter fp32,$*),-DPRECISION_FP32) -MMD -MP \
+	$(EMULATE) -O0 -DEMULATOR_PTX -rdynamic $(if $(filter fp32,$*),-DPRECISION_FP32) -MMD -MP \
 	    -MF $(BUILD)/ptx-$(@F).d $(filter %.cpp %.o %.a,$^) -o $@ -ldl
 
 $(BUILD)/emulated/bench_cuda: $(BUILD)/dev/ladders/bench.cu.cpp $(BUILD)/emulated/library.a
