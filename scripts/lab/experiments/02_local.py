@@ -33,7 +33,7 @@ GROUPS = {
              Group("35k", 32, (2 ** 18, 2 ** 19), (1, 4, 16), (3, 4, 5)),
              Group("0.8M", 32, (2 ** 18, 2 ** 19), (1, 4, 16), (3, 4))],
     "quick": [Group("119k", 32, (2 ** 20,), (1, 4, 16), (3, 4))],
-    "tiny": [Group("35k", 32, (8192,), (1, 4), (3, 4)), Group("35k", 64, (8192,), (1, 4), (3,))]}
+    "tiny": [Group("35k", 32, (8192,), (1, 4), (3, 4))]}
 OF = ["size", "seq_len", "trained_tokens"]       # what names a moment, in every table
 
 # points: a fit.Point of all seeds for each batch; updates: {batch: {seed: updates}}; loss, noise:
