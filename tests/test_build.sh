@@ -82,9 +82,6 @@ end build_follows_flags
 [ "$(wc -l < "$dir/probes")" -gt 5 ] || note "the Makefile asks the compiler nothing"
 grep -v -e ' -o build/probe\.[0-9]*$' "$dir/probes" > "$dir/elsewhere" &&
     note "a probe elsewhere: $(head -n 1 "$dir/elsewhere")"
-grep -rnE -e '-o *"?/dev/' Makefile scripts tests dev > "$dir/devices" &&
-    note "a compiler writes to a device: $(head -n 1 "$dir/devices")"
-[ -z "$(find "$tree/build" -name 'probe*')" ] || note "a probe stays: $(find "$tree/build" -name 'probe*')"
 end build_writes_to_no_device
 
 # What a changed file is compiled into, and no other program.

@@ -122,7 +122,7 @@ compiles() {
 indexed="-Xptxas -warn-lmem-usage"
 if [ -z "${LONG:-}" ]; then                 # of the library only what calls CUDA, as for make profile
     make -s "$build/emulated/library.a"
-    compiles 90 $(cd dev && printf 'build/cuda/objects/%s.o ' ranks/*.c | sed 's/\.c\.o/.o/g')
+    compiles 90 $(ls dev/ranks/*.c | sed 's|dev/\(.*\)c$|build/cuda/objects/\1o|')
     cp "$build/emulated/library.a" "$tree/build/cuda/library.a"
     ar r "$tree/build/cuda/library.a" "$tree"/build/cuda/objects/ranks/*.o
 fi
