@@ -12,11 +12,9 @@
 set -um                             # a process group for each program: Ctrl-C ends all of it
 export OMP_WAIT_POLICY=passive      # tests share a machine with other work
 
-# These measure time, so nothing runs beside them.
-alone=" test_bench.sh test_lab_ranks.py "
 # These take longest, so they come first: nothing then waits for one that began last.
-longest=" test_exercises.py test_cuda_ranks.sh test_build.sh test_cuda.sh test_profile.sh "
-longest+="test_lab_tiny.py test_ranks.sh "
+longest=" test_exercises.py test_cuda_ranks.sh test_build.sh test_profile.sh test_lab_tiny.py "
+longest+="test_ranks.sh test_ladders.py test_lessons.py test_web.py test_build_up.py test_bench.sh "
 
 dir=$(mktemp -d) && mkfifo "$dir/ended" && exec 3<> "$dir/ended" || exit 1
 leave() {
@@ -26,7 +24,7 @@ leave() {
 }
 trap leave EXIT
 trap 'exit 130' INT TERM
-passed=0 failed=0 skipped=0 failures=
+passed=0 failed=0 skipped=0 running=0 failures=
 
 output_of() { echo "$dir/${1//\//_}.output"; }
 
@@ -84,25 +82,18 @@ finish_one() {                      # waits until a program ends
     running=$((running - 1))
 }
 
-run_all() {                         # run_all JOBS PROGRAM...
-    local jobs=$1 running=0; shift
-    for program in "$@"; do
-        [ $running -lt "$jobs" ] || finish_one
-        run_program "$program" &
-        running=$((running + 1))
-    done
-    while [ $running -gt 0 ]; do finish_one; done
-}
-
 for program in "$@"; do
-    case $alone in *" ${program##*/} "*) timed+=("$program"); continue ;; esac
     case $longest in
         *" ${program##*/} "*) first+=("$program") ;;
         *) others+=("$program") ;;
     esac
 done
-run_all "${JOBS:-2}" ${first[@]+"${first[@]}"} ${others[@]+"${others[@]}"}
-run_all 1 ${timed[@]+"${timed[@]}"}
+for program in ${first[@]+"${first[@]}"} ${others[@]+"${others[@]}"}; do
+    [ $running -lt "${JOBS:-2}" ] || finish_one
+    run_program "$program" &
+    running=$((running + 1))
+done
+while [ $running -gt 0 ]; do finish_one; done
 slowest=$(sort -rn "$dir/seconds" | head -n 12 | sed 's/\([0-9]*\) \(.*\)/\2 \1 s,/' | xargs)
 [ $# -lt 5 ] || echo "slowest: ${slowest%,}"
 [ -z "$failures" ] || echo "failed:$failures"
