@@ -16,7 +16,7 @@
 #include <vector>
 #include "block.h"
 
-typedef struct emulator_stream *cudaStream_t;
+typedef struct CUstream_st *cudaStream_t;
 
 namespace emulator {
 
@@ -33,21 +33,21 @@ struct Operation {
 }  // namespace emulator
 
 // A stream is never freed: events may refer to it until the program ends.
-struct emulator_stream {
+struct CUstream_st {
     std::deque<emulator::Operation> queue;
     uint64_t queued, done;             // operations so far
     unsigned flags;
     bool destroyed;
     bool captures;                     // operations are recorded, not queued:
     std::vector<emulator::Work> captured;
-    emulator_stream *next;
+    CUstream_st *next;
 };
 
 enum { cudaStreamDefault = 0, cudaStreamNonBlocking = 1 };
 
 namespace emulator {
 
-inline emulator_stream default_stream;           // head of the list of streams
+inline CUstream_st default_stream;           // head of the list of streams
 
 // EMULATOR_STREAMS=random: the stream whose turn it is, for how many more operations, and how many
 // random numbers have been drawn.
@@ -81,7 +81,7 @@ inline bool passed(Moment m) { return !m.stream || m.stream->done >= m.count; }
 inline Moment end_of(cudaStream_t s) { return { s, s->queued }; }
 
 // Whether s and the default stream wait for each other.
-inline bool blocks(const emulator_stream *s) { return !(s->flags & cudaStreamNonBlocking); }
+inline bool blocks(const CUstream_st *s) { return !(s->flags & cudaStreamNonBlocking); }
 
 // ---- running ----
 
@@ -101,7 +101,7 @@ inline void run_until(Moment m) {
     }
 }
 
-inline bool can_run_first(const emulator_stream *s) {
+inline bool can_run_first(const CUstream_st *s) {
     if (s->queue.empty()) return false;
     for (const Moment &a : s->queue.front().after) if (!passed(a)) return false;
     return true;

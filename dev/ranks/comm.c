@@ -14,6 +14,9 @@
 // the same tree: the result has the same bits. Otherwise all ranks communicate in one level.
 #include "ranks.h"
 #include <assert.h>
+#if defined(COMM_ON_GPU)
+#include <cuda_runtime.h>
+#endif
 
 Slice comm_slice(size_t count, int rank, int size) {
     size_t units = (count + 63) / 64, each = (units + (size_t)size - 1) / (size_t)size * 64;
@@ -35,8 +38,8 @@ int comm_peer(const Comm *c, int peer) {
 }
 
 #if defined(COMM_ON_GPU)
-void comm_cuda_check(cudaError_t status, const char *call) {
-    if (status != cudaSuccess) die("%s: %s", call, cudaGetErrorString(status));
+void comm_cuda_check(int status, const char *call) {
+    if (status) die("%s: %s", call, cudaGetErrorString((cudaError_t)status));
 }
 #endif
 

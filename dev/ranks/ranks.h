@@ -200,7 +200,7 @@ Comm *comm_whole(Comm *c);
 int comm_peer(const Comm *c, int peer);
 
 #if defined(COMM_ON_GPU)
-void comm_cuda_check(cudaError_t status, const char *call);
+void comm_cuda_check(int status, const char *call);       // a cudaError_t
 
 #define COMM_CUDA(call) comm_cuda_check((call), #call)
 

@@ -18,7 +18,9 @@
 // COMM_ON_GPU: gradients lie in GPU memory, with NCCL or in a build for one rank alone.
 #if defined(WITH_NCCL) || defined(TRAINS_ON_GPU)
 #define COMM_ON_GPU
-#include <cuda_runtime.h>
+typedef struct CUstream_st *cudaStream_t;   // as CUDA's headers have it, which are long
+#endif
+#if defined(__CUDACC__)
 #define CPU_AND_GPU __host__ __device__
 #else
 #define CPU_AND_GPU

@@ -72,8 +72,8 @@ void zero_micro_batch(Params *p, size_t i, size_t n) {
     p->last = i + 1 == n;
     if (i == 0) memset(p->norms, 0, sizeof p->norms);
 #if defined(COMM_ON_GPU)                   // a GPU sums here during an update, not in p->norms
-    size_t bytes = N_NORMS * params_partials_count(p) * sizeof(double);
-    if (i == 0 && p->measure) COMM_CUDA(cudaMemsetAsync(p->partials, 0, bytes, p->stream));
+    size_t floats = 2*N_NORMS * params_partials_count(p);           // of doubles
+    if (i == 0 && p->measure) floats_clear((float *)p->partials, floats, p->stream);
 #endif
     if (p->n_levels == 0) return;
     p->level = tree_level(i);

@@ -10,7 +10,7 @@ inline cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
 }
 inline cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int) {
     if (flags > cudaStreamNonBlocking) return emulator::result(cudaErrorInvalidValue);
-    cudaStream_t s = new emulator_stream();
+    cudaStream_t s = new CUstream_st();
     s->flags = flags;
     s->next = emulator::default_stream.next;
     emulator::default_stream.next = *stream = s;
