@@ -10,9 +10,11 @@ apt-get install -y -qq gcc g++ clang libclang-rt-dev libomp-dev make python3 pyt
 # The system's python3 sees Debian's torch and matplotlib; the rest comes from pip beside it.
 scratch=$(mktemp -d)
 trap 'for job in $(jobs -p); do kill -- "-$job"; done 2>/dev/null; rm -rf "$scratch"' EXIT
-/usr/bin/python3 -m venv --system-site-packages "$scratch/venv"
 export PYTHON=$scratch/venv/bin/python PATH=$scratch/venv/bin:$PATH
-pip install -q --no-compile 'transformers==4.30.2' 'tiktoken>=0.5' 'tokenizers<0.14' gguf vermin \
-    markdown-it-py mdit-py-plugins latex2mathml ${nightly:+ziglang}
+install_python() {
+    /usr/bin/python3 -m venv --system-site-packages "$scratch/venv"
+    pip install -q --no-compile 'transformers==4.30.2' 'tiktoken>=0.5' 'tokenizers<0.14' gguf \
+        vermin markdown-it-py mdit-py-plugins latex2mathml ${nightly:+ziglang}
+}
 # A data directory for tests that compare with published token counts.
 [ -d ../shared/data ] && export BATCHWISE_DATA=$PWD/../shared/data
