@@ -43,9 +43,8 @@ static void text_open(Text *text, const char *path, const Output *out) {
         text->bytes = (const char *)file.bytes;
         text->n = file.n;
     }
-    const unsigned char *head = (const unsigned char *)text->bytes;
-    const char *kind = *head == '<' ? NULL : file_kind(head, text->n);
-    if (kind) die("%s: not a text but %s", text->path, kind);
+    const char *kind = file_kind((const unsigned char *)text->bytes, text->n);
+    if (kind && !strstr(kind, "web page")) die("%s: not a text but %s", text->path, kind);
 }
 
 // ---- a look through a text ----
