@@ -11,10 +11,10 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # What may be at most: source is everything that is counted, tests included.
-caps="source lines 64900
-source bytes 3010000
-tests lines 20660
-files in_git 415"
+caps="source lines 65000
+source bytes 3014600
+tests lines 20650
+files in_git 419"
 
 counted() {
     git ls-files | grep -vE '\.md$|^(scripts/lab|dev)/results/|^tests/fixtures/' |
