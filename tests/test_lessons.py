@@ -126,6 +126,8 @@ def test_lesson_15_quotes_what_was_measured():
     for fit in fits:
         words = f"{fit['b_crit']:,.0f}"
         assert fit["target_nats"] not in (2.5, 2, 1.4) or words in text, words
+    for label in "02_local", "02_text":
+        assert f"{kept.read(label)['endpoint'][0][1]:.1f}" in text, label
     fit, = kept.only(fits, target_nats=2)
     line = re.search(r"S\(B\) = (\d+) \(1 \+ (\d+)/B\)", output_of("15_batch.md"))
     assert line.groups() == tuple(f"{fit[key]:.0f}" for key in ("s_min", "b_crit")), line

@@ -38,7 +38,8 @@ def fewer_updates():
             f"{small['updates_median']:,.0f} updates of {small['batch_tokens']:,.0f} tokens, and "
             f"{large['updates_median']:,.0f} of {large['batch_tokens']:,.0f}. After 1M tokens, "
             "early in training, 16 times the tokens take "
-            f"{endpoint('02_local')[0][1]} times fewer.")
+            f"{endpoint('02_local')[0][1]} times fewer, on the King James Bible "
+            f"{endpoint('02_text')[0][1]}.")
 
 
 def knees(**wanted):

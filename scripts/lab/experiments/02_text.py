@@ -13,9 +13,8 @@ import kept
 import lab
 import local_knee
 
-T, TOKENS = 32, 2 ** 20
+T, TOKENS, SMALL, LARGE = 32, 2 ** 20, 256, 4096
 CHOOSES, MEASURE = [1], [3, 4, 5, 6]             # seeds
-SMALL, LARGE = 256, 4096
 # Chapters, without the references before verses: a line is "Ge1:1 In the beginning ...".
 CHAPTERS = """bible -f Gen1:1-Rev22:21 | awk '{ chapter = $1; sub(/:.*/, "", chapter)
     if (chapter != last) print "<|endoftext|>"
@@ -65,12 +64,9 @@ def conclude(e):
     for batch, of in text.items():
         if batch > SMALL and len(of) > 1:
             e.found(f"updates of {SMALL} tokens over {batch:,}", *fit.ratio_interval(of))
-    knees = []
-    for s in e.rows("seeds"):
-        own = e.rows("branches", seed=s["seed"])
-        if len(own) == 4:
-            knees.append(fit.least_squares([p["batch_tokens"] for p in own],
-                                           [p["updates"] for p in own])[1])
+    own = [e.rows("branches", seed=s["seed"]) for s in e.rows("seeds")]
+    knees = [fit.least_squares([p["batch_tokens"] for p in of], [p["updates"] for p in of])[1]
+             for of in own if len(of) == 4]
     if len(knees) > 1:
         e.found("B_crit in tokens", *fit.ratio_interval(knees))
     e.figure("text", draw({"the Bible": text, "tales from a grammar": tales}), alt=(
