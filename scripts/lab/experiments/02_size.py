@@ -28,7 +28,7 @@ T, MEMORY = 32, 2 ** 21
 CELLS = {"tiny": [("35k", 8192), ("35k", 12288)], "quick": [("35k", 2 ** 18), ("119k", 2 ** 18)],
          "full": [(size, 2 ** power) for power, sizes in [
              (18, ("35k", "119k", "0.8M", "3.2M")), (19, ("35k",)),
-             (20, ("35k", "119k", "0.8M", "3.2M", "85M")), (21, ("35k",))]
+             (20, ("35k", "119k", "0.8M", "3.2M", "85M")), (21, ("35k", "119k"))]
              for size in sizes]}
 OF = ["size", "trained_tokens"]                  # what names a cell, in every table
 
