@@ -1,5 +1,5 @@
 # Sourced by .ci/run and .ci/nightly: installs what the optional tests need ($nightly: and those of
-# the night), and names the Python that has it. $scratch is a folder that is removed at the end.
+# the night), and names the Python that install_python makes. $scratch is removed at the end.
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq
 apt-get install -y -qq gcc g++ clang libclang-rt-dev libomp-dev make python3 python3-venv \

@@ -125,9 +125,9 @@ if [ -z "${LONG:-}" ]; then                 # of the library only what calls CUD
     compiles 90 $(ls dev/ranks/*.c | sed 's|dev/\(.*\)c$|build/cuda/objects/\1o|')
     cp "$build/emulated/library.a" "$tree/build/cuda/library.a"
     ar r "$tree/build/cuda/library.a" "$tree"/build/cuda/objects/ranks/*.o
-fi
-compiles 90 PRECISION=bf16 ${LONG:--o build/cuda/library.a} train_gpt2cu
-if [ -n "${LONG:-}" ]; then
+    compiles 90 PRECISION=bf16 -o build/cuda/library.a train_gpt2cu
+else
+    compiles 90 PRECISION=bf16 train_gpt2cu
     compiles 90 PRECISION=fp32 train_gpt2cu
     compiles "80 100" PRECISION=bf16 build/bench_cuda
     compiles 90 build/cuda/test_gpt2-{bf16,fp32}

@@ -92,9 +92,9 @@ whole() {                               # whole WHAT ARGS...: each document ends
 }
 whole lines "$dir/tales.txt"
 has "$dir/stdout" '40 lines "<|endoftext|>" end documents'
-{ echo; echo '<|endoftext|>'; cat "$dir/tales.txt"; } > "$dir/blank.txt"
-whole "a separator first" "$dir/blank.txt"                # which no web page is
 text_of "$dir/whole/text_val_000000.bin" | grep -q "^Tale 10\.$" || note "not every tenth tale"
+{ echo; echo '<|endoftext|>'; cat "$dir/tales.txt"; } > "$dir/blank.txt"
+whole "a separator first" "$dir/blank.txt"                # it is taken for no web page
 whole "another separator" "$dir/stars.txt" --separator '* * *'
 mkdir "$dir/tales of mine"
 for i in $(seq 40); do printf 'Tale %d.\nThe end.' $i > "$dir/tales of mine/$i.txt"; done

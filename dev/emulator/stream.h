@@ -47,7 +47,7 @@ enum { cudaStreamDefault = 0, cudaStreamNonBlocking = 1 };
 
 namespace emulator {
 
-inline CUstream_st default_stream;           // head of the list of streams
+inline CUstream_st default_stream;               // head of the list of streams
 
 // EMULATOR_STREAMS=random: the stream whose turn it is, for how many more operations, and how many
 // random numbers have been drawn.

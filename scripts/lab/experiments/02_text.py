@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Experiment 2, the knee on a text that people wrote, by scripts/lab/plans/02_text.md: 02_local.py
-on the King James Bible.
+"""Experiment 2, 02_local.py on the King James Bible, by scripts/lab/plans/02_text.md.
 
     scripts/lab/experiments/02_text.py           needs Debian's bible-kjv and bible-kjv-text
 """
@@ -19,10 +18,6 @@ CHOOSES, MEASURE = [1], [3, 4, 5, 6]             # seeds
 CHAPTERS = """bible -f Gen1:1-Rev22:21 | awk '{ chapter = $1; sub(/:.*/, "", chapter)
     if (chapter != last) print "<|endoftext|>"
     last = chapter; sub(/^[^ ]* /, ""); print }' | ./prepare text - --out "$1" > /dev/null"""
-
-
-def missing(e):
-    return "" if shutil.which("bible") else "the text: apt install bible-kjv bible-kjv-text"
 
 
 def corpus(e):
@@ -90,7 +85,8 @@ def draw(texts):
 
 if __name__ == "__main__":
     lab.experiment(
-        2, "text", measure, conclude, missing=missing, endpoint=(9.0, 13.0),
+        2, "text", measure, conclude, endpoint=(9.0, 13.0), missing=lambda e: "" if shutil.which(
+            "bible") else "the text: apt install bible-kjv bible-kjv-text",
         title="The knee on a real text",
         question="Does a larger batch save as many updates on a text that people wrote?",
         prediction="After 1,048,576 bytes of the King James Bible, 119k parameters take 9 to 13 "
