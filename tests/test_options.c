@@ -274,14 +274,16 @@ TEST(each_row) {
     for (size_t k = 0; k < COUNT(periods); k++) one_refused("eval-every", periods[k]);
 }
 
-// As the small table's help is printed, so is this one: within its width.
+// As the small table's help is printed, so is this one: in 120 lines of 100 columns.
 TEST(help_is_100_columns_wide) {
     char *text = printed(train_options_help);
-    for (char *s = text, *end; *s; s = end + 1) {
+    int lines = 0;
+    for (char *s = text, *end; *s; s = end + 1, lines++) {
         end = s + strcspn(s, "\n");
         CHECK_MSG(end - s <= 100, "%d columns: %.40s", (int)(end - s), s);
         CHECK_MSG(end == s || end[-1] != ' ', "a space ends: %.40s", s);
     }
+    CHECK_MSG(lines <= 120, "%d lines", lines);
     free(text);
 }
 
