@@ -469,9 +469,9 @@ void model_forward(Model *m, const int *tokens, int B, int T, int past) {
     Params *p = &m->params;
     Weights *w = &m->w;
     int C = m->c.C, L = m->c.L;
-    const float *wpe = w->wpe + (size_t)past*C;
     assert(past + T <= m->spec.T && B <= m->spec.B && (past == 0 || B == 1));
     forward_needs(p, 0);               // bucket 0: embeddings; 1 + l: block l; 1 + L: final norm
+    const float *wpe = w->wpe + (size_t)past*C;
     if (p->tp.shares) tp_embedding_forward(m->x_in, tokens, w->wte, wpe, &p->tp, B, T, C);
     else embedding_forward(m->x_in, tokens, w->wte, wpe, B, T, C);
     for (int l = 0; l < L; l++) {

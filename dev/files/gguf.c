@@ -305,7 +305,8 @@ bool gguf_model(GgufModel *m, const unsigned char *bytes, size_t n, Error *err) 
 // ---- writing ----
 
 FloatType gguf_type(const Tensor *t, FloatType type) {
-    return tensor_is_vector(t) || t->kind == WPE ? FLOAT_32 : type;
+    bool positions = strcmp(tensor_kind(t->kind)->gguf, "position_embd.weight") == 0;
+    return tensor_is_vector(t) || positions ? FLOAT_32 : type;
 }
 
 void gguf_put_model(GgufHeader *h, const Config *c, FloatType type) {
