@@ -290,11 +290,13 @@ const float *bucket_get(void *zero, Kept what, int worker, int bucket) {
         comm_wait(p->comm, comm_all_gather(p->comm, p->bucket,
                                            b.data + slices_begin(p, bucket), r.count,
                                            sizeof(float)));
-    if (of_workers) {
+    if (of_workers && worker != 0) {
+        size_t bytes = r.count * sizeof(float);
+        float *own = whole;
         whole = p->bucket;
-        floats_axpby(whole, 1.0f, b.data + r.begin, 0.0f, r.count, p->stream);
+        if (worker < 0) floats_axpby(whole, 1.0f, own, 0.0f, r.count, p->stream);
         comm_wait(p->comm, worker < 0 ? comm_mean(p->comm, whole, r.count, COMM_FP32)
-                           : comm_broadcast(p->comm, whole, r.count * sizeof(float), worker));
+                                      : comm_fetch(p->comm, whole, own, bytes, worker));
     }
     return p->tp.size > 1 ? bucket_join(p, whole, bucket) : bucket_show(p, whole, bucket);
 }

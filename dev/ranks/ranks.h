@@ -146,7 +146,7 @@ static const size_t COMM_SCRATCH = 16 << 20;           // small models need litt
 size_t comm_bytes(int ranks);
 
 typedef enum {
-    OP_REDUCE_SCATTER, OP_ALL_GATHER, OP_BROADCAST, OP_COLLECT, OP_FETCH
+    OP_REDUCE_SCATTER, OP_ALL_GATHER, OP_COLLECT, OP_FETCH
 } CommOpKind;
 
 typedef struct Comm Comm;
@@ -160,7 +160,7 @@ typedef struct {
     float scale;
     CommType type;
     CommMode mode;
-    int root;
+    int from;                              // the rank that OP_FETCH fetches from
     Comm *comm;                            // of all ranks, or of a group
 } CommOp;
 
@@ -281,9 +281,6 @@ Ticket comm_all_reduce_bf16(Comm *c, uint16_t *data, size_t count);
 
 // data (count) = its mean over all ranks: an all-reduce.
 Ticket comm_mean(Comm *c, float *data, size_t count, CommType type);
-
-// Broadcast. data (bytes) of every rank = that of rank `root`.
-Ticket comm_broadcast(Comm *c, void *data, size_t bytes, int root);
 
 // all (size,bytes) = every rank's `own`, in the order of the ranks; with NCCL, both on the GPU.
 Ticket comm_collect_there(Comm *c, void *all, const void *own, size_t bytes);
