@@ -188,7 +188,7 @@ buckets dev/ranks/kernels.cu|/^void bucket_take/,/^}/ s/params_own(p, bucket),/{
 buckets dev/ranks/params.c|/Buffer kept_buffer/,/^}/ s/p->adam_m/p->adam_v/
 adamw_updates|s/if ((void \*)rounded != (void \*)p) store/if (i > 0) store/
 adamw_updates|/double block_sum/,/^}/ s/__syncthreads();//
-small_gradients dev/ranks/kernels.cu|/void measure_kernel/,/^}/ s/store(x + i, zeros);//
+small_gradients dev/ranks/kernels.cu|/void measure_kernel/,/^}/ s/squares\[blockIdx.x\] +=/squares[blockIdx.x] =/
 adamw_updates|/void clip_kernel/,/^}/ s/!isfinite(norm) ? NAN : //
 adamw_updates|s/limit > 0.0 \&\& norm > limit/norm > limit/
 adamw_updates|/void adamw_kernel/,/^}/ s/if (isnan(scale)) return;//

@@ -165,45 +165,25 @@ void floats_axpby(float *y, float a, const float *x, float b, size_t n, Stream s
     }
 }
 
-// p->norms[SMALLS] += the sum of the squares of x (n). If `sum` is not NULL: sum += x, then x = 0.
-void floats_measure(Params *p, float *sum, float *x, size_t n) {
+// p->norms[norm] += the sum of the squares of x (n); if v is not NULL in Adam's metric: the sum of
+// x^2 / (sqrt(v) + eps), with v corrected for its start at zero.
+void floats_measure(Params *p, Norms norm, const float *x, const float *v, size_t n) {
     size_t pieces = (n + PARAMS_MEASURED - 1) / PARAMS_MEASURED;
     #pragma omp parallel for
     for (size_t k = 0; k < pieces; k++) {
-        size_t begin = k*PARAMS_MEASURED, end = begin + PARAMS_MEASURED;
-        double squares = 0.0;
-        if (end > n) end = n;
-        if (sum) {
-            #pragma omp simd reduction(+:squares)
-            for (size_t i = begin; i < end; i++) {
-                squares += (double)x[i] * x[i];
-                sum[i] += x[i];
-                x[i] = 0.0f;
-            }
-        } else {
-            #pragma omp simd reduction(+:squares)
-            for (size_t i = begin; i < end; i++) squares += (double)x[i] * x[i];
-        }
-        p->partials[k] = squares;
-    }
-    for (size_t k = 0; k < pieces; k++) p->norms[SMALLS] += p->partials[k];  // the same bits
-}
-
-// p->norms[norm] += the squared norm of x (n) in Adam's metric: the sum of x^2 / (sqrt(v) + eps),
-// with v corrected for its start at zero.
-void floats_weigh(Params *p, Norms norm, const float *x, const float *v, size_t n) {
-    size_t pieces = (n + PARAMS_MEASURED - 1) / PARAMS_MEASURED;
-    #pragma omp parallel for
-    for (size_t k = 0; k < pieces; k++) {
-        size_t begin = k*PARAMS_MEASURED, end = begin + PARAMS_MEASURED;
+        size_t begin = k*PARAMS_MEASURED, end = min_size(n, begin + PARAMS_MEASURED);
         double sum = 0.0;
-        if (end > n) end = n;
-        #pragma omp simd reduction(+:sum)
-        for (size_t i = begin; i < end; i++)
-            sum += x[i] / (sqrtf(v[i] * p->correct_v) + ADAM_EPS) * x[i];
+        if (v) {
+            #pragma omp simd reduction(+:sum)
+            for (size_t i = begin; i < end; i++)
+                sum += x[i] / (sqrtf(v[i] * p->correct_v) + ADAM_EPS) * x[i];
+        } else {
+            #pragma omp simd reduction(+:sum)
+            for (size_t i = begin; i < end; i++) sum += (double)x[i] * x[i];
+        }
         p->partials[k] = sum;
     }
-    for (size_t k = 0; k < pieces; k++) p->norms[norm] += p->partials[k];
+    for (size_t k = 0; k < pieces; k++) p->norms[norm] += p->partials[k];    // the same bits
 }
 #endif
 

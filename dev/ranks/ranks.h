@@ -545,8 +545,7 @@ void params_carve_training(Params *p, Memory *mem);
 // Work on flat buffers, on the device where they lie.
 void floats_clear(float *x, size_t n, Stream stream);
 void floats_axpby(float *y, float a, const float *x, float b, size_t n, Stream stream);
-void floats_measure(Params *p, float *sum, float *x, size_t n);
-void floats_weigh(Params *p, Norms norm, const float *x, const float *v, size_t n);
+void floats_measure(Params *p, Norms norm, const float *x, const float *v, size_t n);
 
 // ---- buckets for checkpoints: loading, drawing, saving ----
 
