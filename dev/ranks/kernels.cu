@@ -237,26 +237,13 @@ const float *bucket_show(Params *p, float *whole, int bucket) {
     return p->host_bucket;
 }
 
-// Thread i owns pack i.
-__global__ void params_round_kernel(real *params, const float *masters, size_t n) {
-    size_t i = thread_in_grid() * PACK;
-    if (i >= n) return;
-    float x[PACK];
-    load(x, masters + i);
-    store(params + i, x);
-}
-
 // What layers read, after the masters have been filled: this rank rounds what it owns, and gathers
 // the rest from the other ranks.
 void params_loaded(Params *p) {
     Buffer masters = kept_buffer(p, KEPT_WEIGHTS);
-    for (int b = 0; b < gpt2_n_buckets(&p->c) && sizeof(real) < sizeof(float); b++) {
-        size_t n = params_own(p, b).count;
-        if (n == 0) continue;
-        params_round_kernel<<<blocks_for(n, 256*PACK), 256, 0, p->stream>>>(
-            (real *)p->values + params_own_begin(p, b, p->stage == 3),
-            masters.data + params_own_begin(p, b, masters.slices), n);
-        LAUNCH_CHECK();
-    }
+    for (int b = 0; b < gpt2_n_buckets(&p->c) && sizeof(real) < sizeof(float); b++)
+        comm_narrow((uint16_t *)p->values + params_own_begin(p, b, p->stage == 3),
+                    masters.data + params_own_begin(p, b, masters.slices),
+                    params_own(p, b).count, p->stream);
     zero_send_params(p);
 }
