@@ -14,9 +14,6 @@
 // the same tree: the result has the same bits. Otherwise all ranks communicate in one level.
 #include "ranks.h"
 #include <assert.h>
-#if defined(COMM_ON_GPU)
-#include <cuda_runtime.h>
-#endif
 
 Slice comm_slice(size_t count, int rank, int size) {
     size_t units = (count + 63) / 64, each = (units + (size_t)size - 1) / (size_t)size * 64;
@@ -36,12 +33,6 @@ Comm *comm_whole(Comm *c) { return c->whole ? c->whole : c; }
 int comm_peer(const Comm *c, int peer) {
     return c->whole ? c->first + peer*c->stride : peer;
 }
-
-#if defined(COMM_ON_GPU)
-void comm_cuda_check(int status, const char *call) {
-    if (status) die("%s: %s", call, cudaGetErrorString((cudaError_t)status));
-}
-#endif
 
 #if defined(WITH_MPI) || defined(WITH_NCCL)
 // ---- pieces: what is under way of a collective ----

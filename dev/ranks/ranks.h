@@ -199,13 +199,6 @@ struct Comm {
 Comm *comm_whole(Comm *c);
 int comm_peer(const Comm *c, int peer);
 
-#if defined(COMM_ON_GPU)
-void comm_cuda_check(int status, const char *call);       // a cudaError_t
-
-#define COMM_CUDA(call) comm_cuda_check((call), #call)
-
-#endif
-
 // ---- what a backend provides ----
 
 // Finds the other ranks, through the launcher's environment variables; `timeout` is the
@@ -370,8 +363,7 @@ void tp_collect(const TpGroup *g, float *all, const float *own, size_t n);
 
 // ---- the vocabulary ----
 
-// The row of wte, and the column of the logits, of a word; -1: another rank has it.
-int tp_row(const TpGroup *g, int token);
+// The row of wte, and the column of the logits, of each word; -1: another rank has it.
 void tp_rows(int *rows, const int *tokens, size_t N, const TpGroup *g);
 
 // The columns of N targets in this rank's logits: words.count, a column of padding, for the words
