@@ -13,7 +13,6 @@
 //
 // The events also measure how long collectives ran, and how long the computation waited for them.
 #include "ranks.h"
-#include <assert.h>
 
 #if defined(WITH_NCCL)
 #include <cuda_runtime.h>
