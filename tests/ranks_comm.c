@@ -329,20 +329,9 @@ int main(int argc, char **argv) {
     if (!comm_open(&comm, 30.0, &err)) die("%s", err.text);
     if (comm.size > 1 && !heartbeat_start(&comm.heartbeat, "", &err)) die("%s", err.text);
     n_near = argc > 1 ? atoi(argv[1]) : comm.size;
-    size_t piece = comm.piece;
-    for (int pieces = 0; pieces < 2; pieces++) {       // slices that travel whole, and in pieces
-        comm.piece = pieces == 0 ? piece : 900;
-        RUN(reduce_scatter_adds_along_the_tree);
-        RUN(all_gather_brings_every_slice);
-        RUN(a_mean_is_the_same_on_every_rank);
-    }
-    comm.piece = piece;
-    RUN(rank_0_fetches_from_every_rank);
-    RUN(many_collectives_at_a_time);
-    RUN(collect_and_add);
-    RUN(workers_that_meet_average_their_parameters);
-    RUN(the_common_step_is_nesterovs);
-    RUN(a_model_is_freed_when_all_has_arrived);
+    run_tests();                                       // slices that travel whole,
+    comm.piece = 900;                                  // and in pieces
+    run_tests();
     comm_close(&comm);
     return test_end();
 }

@@ -81,7 +81,6 @@ static inline int run_tests(void) {
 }
 
 #define COUNT(x) (sizeof x / sizeof *x)
-#define RUN(name) test_run(#name, name)
 #define CHECK(cond) \
     do { if (!(cond)) test_fail(__FILE__, __LINE__, "%s", #cond); } while (0)
 #define CHECK_MSG(cond, ...) \

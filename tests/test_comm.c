@@ -53,8 +53,10 @@ static void terms_begin(Terms *t, uint64_t seed, CommType type) {
         t->wide[k] = (float *)alloc_or_die(N * sizeof(float), "a term");
         t->narrow[k] = (uint16_t *)alloc_or_die(N * sizeof(uint16_t), "a term in bf16");
         random_numbers(t->wide[k], N, &rng);
-        bf16_narrow_all(t->narrow[k], t->wide[k], N);
-        if (type == COMM_BF16) bf16_widen_all(t->wide[k], t->narrow[k], N);
+        for (int i = 0; i < N; i++) {
+            t->narrow[k][i] = bf16_narrow(t->wide[k][i]);
+            if (type == COMM_BF16) t->wide[k][i] = bf16_widen(t->narrow[k][i]);
+        }
     }
 }
 

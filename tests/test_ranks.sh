@@ -311,7 +311,7 @@ collectives() {                             # collectives RANKS [NEAR]
     same "status on $1 ranks ${BATCHWISE_HOSTS:-}" $? 0
     grep -v '^ok ' "$dir/stdout" > "$dir/other" && note "$1 ranks: $(head -n 1 "$dir/other")"
     same "tests passed on $1 ranks ${BATCHWISE_HOSTS:-}" "$(grep -c '^ok ' "$dir/stdout")" \
-        $(($1 * 12))
+        $(($1 * 18))
 }
 for ranks in 1 2 3 4; do collectives $ranks; done
 end collectives_between_1_2_3_and_4_ranks
