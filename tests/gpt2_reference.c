@@ -85,23 +85,14 @@ void c_classifier_backward(float *dx, float *dwte, float *loss, float *lse, cons
     free(logits);
 }
 
-double c_floats_measure(float *sum, float *x, size_t n) {
-    Params p;
-    memset(&p, 0, sizeof p);
-    p.partials = alloc_or_die((n / PARAMS_MEASURED + 1) * sizeof(double), "sums");
-    floats_measure(&p, sum, x, n);
-    free(p.partials);
-    return p.norms[SMALLS];
-}
-
-double c_floats_weigh(const float *x, const float *v, float correct_v, size_t n) {
+double c_floats_measure(const float *x, const float *v, float correct_v, size_t n) {
     Params p;
     memset(&p, 0, sizeof p);
     p.correct_v = correct_v;
     p.partials = alloc_or_die((n / PARAMS_MEASURED + 1) * sizeof(double), "sums");
-    floats_weigh(&p, SMALLS_ADAM, x, v, n);
+    floats_measure(&p, SMALLS, x, v, n);
     free(p.partials);
-    return p.norms[SMALLS_ADAM];
+    return p.norms[SMALLS];
 }
 
 struct CModel { Model m; };

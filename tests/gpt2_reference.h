@@ -35,10 +35,8 @@ void c_classifier_backward(float *dx, float *dwte, float *loss, float *lse, cons
                            const float *wte, const int *target, float scale,
                            size_t N, int C, int V);
 
-// floats_measure: returns the sum of x's squares. With `sum` not NULL, x is also added to it, and
-// cleared.
-double c_floats_measure(float *sum, float *x, size_t n);
-double c_floats_weigh(const float *x, const float *v, float correct_v, size_t n);
+// floats_measure: returns the sum of x's squares; with v not NULL in Adam's metric.
+double c_floats_measure(const float *x, const float *v, float correct_v, size_t n);
 
 // A whole model, by its address.
 typedef struct CModel CModel;

@@ -47,7 +47,9 @@ free_port() {          # below what the kernel gives to others; the ranks take t
     echo $port
 }
 mpi() {                                     # mpi N ARGS...: that many ranks of $program
-    local start=(timeout -k 5 300 mpirun -n "$1" "$program" --threads 1 "${@:2}")
+    local launch="mpirun -n $1" start
+    [ "$program" != "$train" ] || launch=               # it was built for one rank
+    start=(timeout -k 5 300 $launch "$program" --threads 1 "${@:2}")
     [ -z "${MASTER_ADDR:-}" ] || export MASTER_PORT=$(free_port)        # where GPUs' ranks meet
     run "${start[@]}"
     ! never_began || run "${start[@]}"

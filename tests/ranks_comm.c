@@ -161,18 +161,19 @@ TEST(a_mean_is_the_same_on_every_rank) {
         }
 }
 
-TEST(broadcast_from_every_root) {
+TEST(rank_0_fetches_from_every_rank) {
     static const size_t sizes[] = { 1, 63, 4097, (64 << 20) + 5 };
-    for (int root = 0; root < comm.size; root++)
-        for (int i = 0; i < (root == 1 && comm.size == 2 ? 4 : 3); i++) {    // more than a message
+    for (int from = 1; from < comm.size; from++)
+        for (int i = 0; i < (comm.size == 2 ? 4 : 3); i++) {         // the last: two messages
             size_t n = sizes[i], wrong = 0;
-            unsigned char *x = alloc_or_die(n, "a message");
-            for (size_t j = 0; j < n; j++) x[j] = (unsigned char)(j % 251 + comm.rank);
-            comm_wait(&comm, comm_broadcast(&comm, x, n, root));
-            for (size_t j = 0; j < n; j++) wrong += x[j] != (unsigned char)(j % 251 + root);
-            CHECK_MSG(wrong == 0, "rank %d, root %d, %zu bytes: %zu wrong", comm.rank, root, n,
-                      wrong);
+            unsigned char *x = alloc_or_die(n, "a message"), *own = alloc_or_die(n, "another");
+            for (size_t j = 0; j < n; j++) own[j] = (unsigned char)(j % 251 + comm.rank);
+            comm_wait(&comm, comm_fetch(&comm, x, own, n, from));
+            for (size_t j = 0; j < n; j++) wrong += x[j] != (unsigned char)(j % 251 + from);
+            CHECK_MSG(wrong == (comm.rank == 0 ? 0 : n), "rank %d, from %d, %zu bytes: %zu wrong",
+                      comm.rank, from, n, wrong);          // the other ranks receive nothing
             free(x);
+            free(own);
         }
 }
 
@@ -328,20 +329,9 @@ int main(int argc, char **argv) {
     if (!comm_open(&comm, 30.0, &err)) die("%s", err.text);
     if (comm.size > 1 && !heartbeat_start(&comm.heartbeat, "", &err)) die("%s", err.text);
     n_near = argc > 1 ? atoi(argv[1]) : comm.size;
-    size_t piece = comm.piece;
-    for (int pieces = 0; pieces < 2; pieces++) {       // slices that travel whole, and in pieces
-        comm.piece = pieces == 0 ? piece : 900;
-        RUN(reduce_scatter_adds_along_the_tree);
-        RUN(all_gather_brings_every_slice);
-        RUN(a_mean_is_the_same_on_every_rank);
-    }
-    comm.piece = piece;
-    RUN(broadcast_from_every_root);
-    RUN(many_collectives_at_a_time);
-    RUN(collect_and_add);
-    RUN(workers_that_meet_average_their_parameters);
-    RUN(the_common_step_is_nesterovs);
-    RUN(a_model_is_freed_when_all_has_arrived);
+    run_tests();                                       // slices that travel whole,
+    comm.piece = 900;                                  // and in pieces
+    run_tests();
     comm_close(&comm);
     return test_end();
 }

@@ -81,10 +81,13 @@ static inline int run_tests(void) {
 }
 
 #define COUNT(x) (sizeof x / sizeof *x)
-#define RUN(name) test_run(#name, name)
 #define CHECK(cond) \
     do { if (!(cond)) test_fail(__FILE__, __LINE__, "%s", #cond); } while (0)
 #define CHECK_MSG(cond, ...) \
     do { if (!(cond)) test_fail(__FILE__, __LINE__, __VA_ARGS__); } while (0)
+// a is b, but for so small a part of b; the caller includes <math.h>.
+#define NEAR(a, b, part) \
+    CHECK_MSG(fabs((a) - (b)) <= (part) * fabs(b), "%s is %.9g, not %.9g", #a, (double)(a), \
+              (double)(b))
 #define SKIP(what) \
     do { printf("skip %s: %s\n", __func__, what); test_state.skipped = 1; return; } while (0)

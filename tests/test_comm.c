@@ -1,20 +1,8 @@
 // What ranks are built from, one process: slices, sums along a tree, bf16, and who the launchers
 // say we are. The collectives themselves need several processes: tests/test_ranks.sh.
 #include "../dev/ranks/comm.c"
-#include "../dev/base/rng.h"
+#include "../dev/files/files.h"
 #include "test.h"
-
-static uint32_t bits_of(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-static float float_of(uint32_t bits) {
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
 
 // ---- slices ----
 
@@ -65,8 +53,10 @@ static void terms_begin(Terms *t, uint64_t seed, CommType type) {
         t->wide[k] = (float *)alloc_or_die(N * sizeof(float), "a term");
         t->narrow[k] = (uint16_t *)alloc_or_die(N * sizeof(uint16_t), "a term in bf16");
         random_numbers(t->wide[k], N, &rng);
-        bf16_narrow_all(t->narrow[k], t->wide[k], N);
-        if (type == COMM_BF16) bf16_widen_all(t->wide[k], t->narrow[k], N);
+        for (int i = 0; i < N; i++) {
+            t->narrow[k][i] = bf16_narrow(t->wide[k][i]);
+            if (type == COMM_BF16) t->wide[k][i] = bf16_widen(t->narrow[k][i]);
+        }
     }
 }
 
@@ -89,7 +79,7 @@ static void check_sum(Terms *t, int terms, float scale, CommType type, CommMode 
     for (size_t i = 0; i < N; i++) {                   // nothing after n is touched
         float sum = scale * sum_by_definition(t->wide, terms, i);
         float wanted = i >= n ? before[i] : mode == COMM_ADD ? before[i] + sum : sum;
-        wrong += bits_of(out[i]) != bits_of(wanted);
+        wrong += memcmp(&out[i], &wanted, sizeof wanted) != 0;
     }
     CHECK_MSG(wrong == 0, "%d terms in %s, mode %d, n %zu: %d of the sums have other bits", terms,
               type == COMM_BF16 ? "bf16" : "fp32", mode, n, wrong);
@@ -130,14 +120,15 @@ TEST(bf16_rounds_to_nearest_ties_to_even) {
             uint16_t low = (uint16_t)(sign | h), high = (uint16_t)(sign | (h + 1));
             uint16_t even = h % 2 == 0 ? low : high;
             uint32_t at = (uint32_t)low << 16;
-            wrong += bf16_narrow(float_of(at)) != low || bits_of(bf16_widen(low)) != at;
-            wrong += bf16_narrow(float_of(at + 1)) != low;
-            wrong += bf16_narrow(float_of(at + 0x7FFF)) != low;
-            wrong += bf16_narrow(float_of(at + 0x8000)) != even;
-            wrong += bf16_narrow(float_of(at + 0x8001)) != high;
-            wrong += bf16_narrow(float_of(at + 0xFFFF)) != high;
+            float wide = bf16_widen(low);
+            wrong += bf16_narrow(float_from_bits(at)) != low || memcmp(&wide, &at, 4) != 0;
+            wrong += bf16_narrow(float_from_bits(at + 1)) != low;
+            wrong += bf16_narrow(float_from_bits(at + 0x7FFF)) != low;
+            wrong += bf16_narrow(float_from_bits(at + 0x8000)) != even;
+            wrong += bf16_narrow(float_from_bits(at + 0x8001)) != high;
+            wrong += bf16_narrow(float_from_bits(at + 0xFFFF)) != high;
         }
-        wrong += bf16_narrow(float_of((sign | 0x7F80) << 16)) != (sign | 0x7F80);
+        wrong += bf16_narrow(float_from_bits((sign | 0x7F80) << 16)) != (sign | 0x7F80);
     }
     CHECK_MSG(wrong == 0, "%d numbers are rounded another way", wrong);
 }
@@ -145,12 +136,12 @@ TEST(bf16_rounds_to_nearest_ties_to_even) {
 TEST(bf16_keeps_a_nan_a_nan) {
     for (uint32_t fraction = 1; fraction < 1u << 23; fraction = fraction*3 + 1) {
         for (uint32_t sign = 0; sign <= 1; sign++) {
-            uint16_t narrow = bf16_narrow(float_of(sign << 31 | 0x7F800000u | fraction));
+            uint16_t narrow = bf16_narrow(float_from_bits(sign << 31 | 0x7F800000u | fraction));
             CHECK_MSG(isnan(bf16_widen(narrow)), "fraction %06x", fraction);
             CHECK(narrow >> 15 == sign);
         }
     }
-    CHECK(isnan(bf16_widen(bf16_narrow(float_of(0x7FFFFFFF)))));
+    CHECK(isnan(bf16_widen(bf16_narrow(float_from_bits(0x7FFFFFFF)))));
 }
 
 // ---- launchers ----

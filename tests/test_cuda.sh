@@ -188,13 +188,13 @@ buckets dev/ranks/kernels.cu|/^void bucket_take/,/^}/ s/params_own(p, bucket),/{
 buckets dev/ranks/params.c|/Buffer kept_buffer/,/^}/ s/p->adam_m/p->adam_v/
 adamw_updates|s/if ((void \*)rounded != (void \*)p) store/if (i > 0) store/
 adamw_updates|/double block_sum/,/^}/ s/__syncthreads();//
-small_gradients dev/ranks/kernels.cu|/void measure_kernel/,/^}/ s/store(x + i, zeros);//
+small_gradients dev/ranks/kernels.cu|/void measure_kernel/,/^}/ s/squares\[blockIdx.x\] +=/squares[blockIdx.x] =/
 adamw_updates|/void clip_kernel/,/^}/ s/!isfinite(norm) ? NAN : //
 adamw_updates|s/limit > 0.0 \&\& norm > limit/norm > limit/
 adamw_updates|/void adamw_kernel/,/^}/ s/if (isnan(scale)) return;//
 adamw_updates|/void clip_kernel/,/^}/ s/i < n/i < 1/
 axpby dev/ranks/kernels.cu|/void axpby_kernel/,/^}/ s/fmaf(a, from\[k\], to\[k\])/fmaf(a, from[k], 0.0f)/
-buckets dev/ranks/kernels.cu|/void params_round_kernel/,/^}/ s/if (i >= n)/if (i + PACK >= n)/
+buckets dev/ranks/kernels.cu|/void convert_kernel/,/^}/ s/if (i\*W >= n)/if (i*W + W >= n)/
 recomputing_changes_no_bit|/RECOMPUTE_BLOCK \&\& l < L - 1/,/block_backward/ s/to_gelu(m, w->block\[l\]/to_gelu(m, w->block[0]/
 a_graph_changes_no_bit|/static void model_micro_step/,/^}/ s/    send_scale(m/    if (!m->graph.exec) send_scale(m/
 a_graph_changes_no_bit|s/    int words = send_order(m,/    static const int words = send_order(m,/

@@ -931,9 +931,10 @@ TEST(cached_rows_equal_a_full_pass) {
 
 // ---- small gradients, for the noise scale ----
 
-// The squared lengths of one bucket's pieces: twice, so that they go on growing.
-template <class Ours, class Theirs>
-static void check_pieces(size_t n, double bound, Ours measure, Theirs squares_of) {
+// The squared norms of one bucket's pieces, plain or in Adam's metric: twice, so that they go on
+// growing.
+static void check_measure(size_t n, bool adam, double bound) {
+    Twin<float> x(random_floats(n, 1, 0)), v(random_floats(n, 0.1, 2));
     std::vector<double> squares((n + PARAMS_MEASURED - 1) / PARAMS_MEASURED, 0.5);
     Array<double> ours(squares);
     Params p;
@@ -942,9 +943,10 @@ static void check_pieces(size_t n, double bound, Ours measure, Theirs squares_of
     p.partials = ours;
     p.correct_v = 1.7f;
     for (int time = 0; time < 2; time++) {
-        measure(&p);
-        for (size_t k = 0; k < squares.size(); k++)
-            squares[k] += squares_of(k*PARAMS_MEASURED, min_size(n - k*PARAMS_MEASURED, PARAMS_MEASURED));
+        floats_measure(&p, SMALLS, x, adam ? v.data : NULL, n);
+        for (size_t k = 0, at = 0; k < squares.size(); k++, at += PARAMS_MEASURED)
+            squares[k] += c_floats_measure(x.c + at, adam ? v.c + at : NULL, p.correct_v,
+                                           min_size(n - at, PARAMS_MEASURED));
     }
     std::vector<double> got = ours.get<double>();
     for (size_t k = 0; k < squares.size(); k++)
@@ -952,29 +954,10 @@ static void check_pieces(size_t n, double bound, Ours measure, Theirs squares_of
                   "not %.15g", n, k, got[k], squares[k]);
 }
 
-// With `sum` the bucket is added there, and gone then.
-static void check_measure(size_t n, bool sums) {
-    Twin<float> x(random_floats(n, 1, 0)), sum(random_floats(n, 1, 0));
-    check_pieces(n, 1e-12, [&](Params *p) { floats_measure(p, sums ? sum.data : NULL, x, n); },
-                 [&](size_t begin, size_t count) {
-        return c_floats_measure(sums ? sum.c + begin : NULL, x.c + begin, count);
-    });
-    CHECK_MSG(x.is_left_alone() && sum.is_left_alone(), "%zu elements: other bits", n);
-}
-
 TEST(small_gradients) {
-    for (size_t packs : { 1, 255, 256*3 + 1, PARAMS_MEASURED/PACK, 3*PARAMS_MEASURED/PACK + 5 })
-        for (int sums = 0; sums <= 1; sums++) check_measure(packs*PACK, sums);
-}
-
-TEST(small_gradients_in_adams_metric) {
-    for (size_t packs : { 1, 255, 256*3 + 1, 3*PARAMS_MEASURED/PACK + 5 }) {
-        size_t n = packs*PACK;
-        Twin<float> x(random_floats(n, 1, 0)), v(random_floats(n, 0.1, 2));
-        check_pieces(n, 1e-6, [&](Params *p) { floats_weigh(p, SMALLS, x, v, n); },  // in fp32
-                     [&](size_t begin, size_t count) {
-            return c_floats_weigh(x.c + begin, v.c + begin, 1.7f, count);
-        });
+    for (size_t packs : { 1, 255, 256*3 + 1, PARAMS_MEASURED/PACK, 3*PARAMS_MEASURED/PACK + 5 }) {
+        check_measure(packs*PACK, false, 1e-12);
+        check_measure(packs*PACK, true, 1e-6);           // in fp32
     }
 }
 
@@ -1051,8 +1034,10 @@ TEST(bf16_for_the_way) {
             for (float &v : x) v = (float)rng_normal(&rng);
             Array<float> d_x(x), d_back(n);
             Array<uint16_t> d_half(n);
-            bf16_narrow_all(half.data(), x.data() + shift, n);
-            bf16_widen_all(back.data(), half.data(), n);
+            for (size_t i = 0; i < n; i++) {
+                half[i] = bf16_narrow(x[i + shift]);
+                back[i] = bf16_widen(half[i]);
+            }
             comm_narrow(d_half, d_x + shift, n, gpu.stream);
             comm_widen(d_back, d_half, n, gpu.stream);
             CHECK_MSG(d_half.get<uint16_t>() == half, "narrow %zu: other bits", n);

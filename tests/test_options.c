@@ -175,15 +175,11 @@ TEST(numbers) {
 
 // What `write` prints, in memory; the caller frees it.
 static char *printed(void (*write)(FILE *out)) {
-    char *text = (char *)alloc_or_die(1 << 16, "a test's text");
-    FILE *f = tmpfile();
-    if (!f) die("a temporary file cannot be made");
-    write(f);
-    rewind(f);
-    size_t n = fread(text, 1, (1 << 16) - 1, f);
-    text[n] = '\0';
-    fclose(f);
-    return text;
+    TextBuffer buffer;
+    text_begin(&buffer);
+    write(buffer.f);
+    text_end(&buffer);
+    return buffer.text;
 }
 
 static void small_help(FILE *out) { options_help(out, "usage: small", small_table, SMALL); }

@@ -8,13 +8,15 @@ absolute train prepare mpi_train gpu_train
 
 # ---- tools ----
 
-# plan ARGS...: a plan that is made without a word on stderr; its text and its line of the log.
+# plan ARGS...: a plan that is made without a word on stderr; its text, at most 80 columns wide, and
+# its lines of the log.
 plan() {
     rm -f "$dir/plan.jsonl"
-    "${planner:-$train}" --plan "$@" --log "$dir/plan.jsonl" > "$dir/plan" 2> "$dir/stderr" ||
-        note "'--plan $*' fails: $(head -n 1 "$dir/stderr")"
-    [ ! -s "$dir/stderr" ] || note "'--plan $*' complains: $(head -n 1 "$dir/stderr")"
+    works "${planner:-$train}" --plan "$@" --log "$dir/plan.jsonl"
+    silent "$dir/stderr"
+    mv "$dir/stdout" "$dir/plan"
     odd=$(grep -m 1 -e nan -e inf "$dir/plan") && note "'--plan $*' prints $odd"
+    odd=$(awk 'length > 80' "$dir/plan" | head -n 1); same "a line over 80 columns" "$odd" ""
 }
 of() { logged plan "$1" "$dir/plan.jsonl"; }
 logged() { sed -n "s/^{\"event\":\"$1\".*\"$2\":\"*\([^,}\"]*\).*/\1/p" "$3"; }
@@ -63,15 +65,8 @@ plan --tokenizer "$data/tokenizer.json" --plan-gpu h100,8
 same "vocabulary of the tokenizer" "$(of vocab)" 257
 end plan_needs_no_data
 
-# --plan-search: at most 80 columns; a line of the log for each data x tensor x pipeline.
-searched() {                                # searched ARGS...
-    rm -f "$dir/plan.jsonl"
-    "$train" --plan-search "$@" --log "$dir/plan.jsonl" > "$dir/plan" 2> "$dir/stderr" ||
-        note "'$*' fails: $(head -n 1 "$dir/stderr")"
-    odd=$(grep -m 1 -e nan -e inf "$dir/plan") && note "'$*' prints $odd"
-    odd=$(awk 'length > 80' "$dir/plan" | head -n 1); same "a line over 80 columns" "$odd" ""
-}
-searched --init d48 --seq-len 1024 --tokens 30e9 --batch-tokens 1048576 \
+# --plan-search: a line of the log for each data x tensor x pipeline.
+plan --plan-search --init d48 --seq-len 1024 --tokens 30e9 --batch-tokens 1048576 \
     --plan-gpu h100,16,450GB/s:8+50GB/s,2.5
 has "$dir/plan" "16 x 1 x 1 "
 has "$dir/plan" "30.0B tokens, 1.05M an update"
@@ -81,7 +76,7 @@ same "rows of the log" "$(grep -c plan_search "$dir/plan.jsonl")" 5
 bytes=$(logged plan_search bytes_total "$dir/plan.jsonl" | head -n 1)
 plan --init d48 --seq-len 1024 --micro-batch 16 --zero 1 --plan-gpu h100,16
 near "bytes, and --plan's" "$bytes" "$(of bytes_total)" 0.01
-searched "${gpt3[@]}" --batch-tokens 2097152 --plan-gpu a100,8,300GB/s
+plan --plan-search "${gpt3[@]}" --batch-tokens 2097152 --plan-gpu a100,8,300GB/s
 has "$dir/plan" "nothing fits; the smallest misses by"
 end plan_search_shows_the_fastest
 

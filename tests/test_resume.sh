@@ -5,14 +5,11 @@
 #     KILLS=200 tests/test_resume.sh       more random moments than the default 5
 #     BITS=1 tests/test_resume.sh          old runs to the bit, see below
 . "$(dirname "$0")/tools.sh"
+. tests/ranks.sh
 set -u
 KILLS=${KILLS:-5}
 trap 'mountpoint -q "$dir/small" 2>/dev/null && umount "$dir/small"; rm -rf "$dir"' EXIT
 
-same_run() {   # the newest checkpoints of two runs, bit for bit
-    cmp -s "$1/latest/model.safetensors" "$2/latest/model.safetensors" || note "other weights: $2"
-    cmp -s "$1/latest/optimizer.safetensors" "$2/latest/optimizer.safetensors" || note "other moments: $2"
-}
 evals() { grep -o '"val_loss.*' "$1/log.jsonl" | tail -n 1; }
 refused() {     # refused PATTERN COMMAND...: in one line that fits the pattern
     one_line "" "${@:2}"
@@ -40,7 +37,7 @@ for whole in whole rounds; do
         $train $resume --out "$dir/cut" --threads $sitting >/dev/null 2>&1 &
     done
     wait
-    same_run "$dir/$whole" "$dir/cut"
+    same_files $whole cut
 done
 $train $small --batch-tokens 20480 --outer-every 200 --steps 250 --out "$dir/told" >"$dir/out" 2>&1 &
 wait_for grep -qs '"event":"step"' "$dir/told/log.jsonl"
@@ -60,17 +57,16 @@ same "validation loss" "$(sed -n 's/.*"val_loss": \(.*\),/\1/p' "$dir/unseen/lat
 end the_loss_of_the_last_update_is_saved
 
 # ---- averaged weights and SGD go on to the bit; SGD keeps no moments
-for flags in "--average-tokens 2000 --eval-every 10" "--optimizer sgd --average-tokens 900"; do
-    flags="$flags --lr-schedule constant"
-    $train $small $flags --steps 60 --out "$dir/straight" --overwrite >/dev/null || note "$flags"
-    $train $small $flags --steps 23 --out "$dir/again" --overwrite >/dev/null || note "$flags"
-    $train --resume --steps 60 --out "$dir/again" >/dev/null || note "resuming with $flags"
-    for part in model average; do
-        cmp -s "$dir/straight/latest/$part.safetensors" "$dir/again/latest/$part.safetensors" ||
-            note "$flags: other $part"
-    done
-    [ "$(evals "$dir/straight")" = "$(evals "$dir/again")" ] || note "$flags: other losses"
-    evals "$dir/again" | grep -q '"val_loss_average":[0-9]' || note "no loss of the average"
+program=$train base="$small --steps 60 --save-every 23 --keep 0 --eval-every 10"
+rows << 'ROWS'
+average   1  -           -     --average-tokens 2000
+average_  1  average@23  bits
+sgd       1  -           -     --optimizer sgd --average-tokens 900
+again     1  sgd@23      bits
+ROWS
+for pair in average:average_ sgd:again; do
+    same "losses of ${pair#*:}" "$(evals "$dir/${pair#*:}")" "$(evals "$dir/${pair%:*}")"
+    evals "$dir/${pair#*:}" | grep -q '"val_loss_average":[0-9]' || note "no loss of the average"
 done
 [ ! -e "$dir/again/latest/optimizer.safetensors" ] || note "SGD saves moments"
 refused "the run began with sgd" $train --resume --optimizer adamw --out "$dir/again"
@@ -132,7 +128,7 @@ for i in $(seq "$KILLS"); do
 done
 [ -e "$dir/killed/latest" ] || note "no checkpoint was ever saved"
 $train --resume --out "$dir/killed" >/dev/null 2>"$dir/err" || note "$(cat "$dir/err")"
-same_run "$dir/unkilled" "$dir/killed"
+same_files unkilled killed
 ls -A "$dir/killed" | grep -q tmp && note "temporaries stay"
 [ "$(ls -d "$dir"/killed/step_* | wc -l)" -le 2 ] || note "--keep 2 kept $(ls "$dir/killed")"
 echo "    killed $survived times at random moments"
@@ -147,7 +143,7 @@ same "samples in whole micro-batches" "$(values step samples "$dir/whole" | head
 $train $small --steps 20 --lr-schedule constant --out "$dir/one" >/dev/null
 $train --resume --steps 40 --out "$dir/one" >/dev/null
 $train $small --steps 40 --lr-schedule constant --out "$dir/two" >/dev/null
-same_run "$dir/two" "$dir/one"           # a constant rate: raising --steps equals a longer run
+same_files two one                       # a constant rate: raising --steps equals a longer run
 same "losses" "$(values step loss "$dir/one")" "$(values step loss "$dir/two")"
 end another_micro_batch_takes_the_same_samples
 
@@ -176,7 +172,6 @@ ended=$(readlink "$dir/target/latest")
 $train --resume --out "$dir/target" >/dev/null
 [ "$(readlink "$dir/target/latest")" = "$ended" ] || note "trained on past its target, $ended"
 [ "$ended" != step_00000300 ] || note "the target was not reached: this test shows nothing"
-refused "--eval-every" $train --data "$dir/tales" --target-loss 1 --lr-schedule constant --eval-every 0
 end a_resumed_run_takes_over_its_flags
 
 # ---- one run at a time in a directory; a reader of stdout that goes; things that are not ours
@@ -232,7 +227,7 @@ cp -a "$dir/back" "$dir/forth"
 $train --out "$dir/back" --resume=2 --steps 2 >/dev/null 2>"$dir/err" || note "$(cat "$dir/err")"
 [ "$(readlink "$dir/back/latest")" = step_00000002 ] || note "--resume=2 leaves latest at $(readlink "$dir/back/latest")"
 $train --resume --out "$dir/back" --steps 4 >/dev/null 2>"$dir/err" || note "$(cat "$dir/err")"
-same_run "$dir/forth" "$dir/back"
+same_files forth back
 end checkpoints_begin_and_replace_runs
 
 # ---- what cannot be resumed
@@ -243,14 +238,12 @@ refused "neither config.json nor latest" $train --resume --out "$dir/tales"
 refused "--resume" $train --resume
 refused "--resume" $train --resume --overwrite --out "$dir/whole"
 refused "--seed" $train --resume --out "$dir/whole" --seed 5
-refused "--seq-len" $train --resume --out "$dir/whole" --seq-len 8
 $prepare tales --out "$dir/other" --tokens 20000 >/dev/null
 if [ -f "${BATCHWISE_DATA:-../shared/data}/gpt2.tiktoken" ]; then
     refused "larger than the model" $train $small --steps 2 --sample-every 1 \
         --tokenizer "${BATCHWISE_DATA:-../shared/data}/gpt2.tiktoken"
 fi
 refused "data must be the same" $train --resume --out "$dir/whole" --data "$dir/other" --steps 400
-refused "fresh" $train --generate "Once"
 cp -r "$dir/whole" "$dir/torn" && $train --resume --steps 305 --out "$dir/torn" >/dev/null
 : >"$dir/torn/latest/model.safetensors"
 $train --resume=300 --out "$dir/torn" >/dev/null || note "--resume=300 does not go back"
@@ -330,7 +323,7 @@ if [ "$(id -u)" -eq 0 ] && mkdir "$dir/small" && mount -t tmpfs -o size=600k tmp
     rm "$dir/small/filler"
     $train --resume --steps 40 --out "$dir/small/run" >/dev/null 2>"$dir/err" || note "$(cat "$dir/err")"
     $train $small --steps 2 --out "$dir/forty" >/dev/null; $train --resume --steps 40 --out "$dir/forty" >/dev/null
-    same_run "$dir/forty" "$dir/small/run"
+    same_files forty small/run
     end a_full_disk_leaves_the_last_checkpoint
 else
     skip a_full_disk_leaves_the_last_checkpoint "needs root, to mount a small tmpfs"
@@ -342,21 +335,18 @@ fi
 # in tests/fixtures/old_runs.tar.gz was saved at update 4 of 8; `expected` has the weights of the run
 # that was not stopped, by gcc 12 for x86-64-v3. BITS=1: equal to the bit (for a build with that
 # compiler and NATIVE=-march=x86-64-v3); else to rounding, which other vectors and compilers change.
-. tests/ranks.sh
 tar -xzf tests/fixtures/old_runs.tar.gz -C "$dir"
 runs=$dir/runs
 $prepare tales --out "$dir/data" --tokens 20000 --seed 3 > /dev/null
 
 for run in plain averages sgd batch zero3 diloco; do
-    mkdir "$dir/$run" && cp -r $runs/$run/step_00000004 "$dir/$run"
-    ln -s step_00000004 "$dir/$run/latest"
     case $run in
-        zero3 | diloco)
-            [ -x "$mpi_train" ] || { skip old_run_$run "$mpi_train"; continue; }
-            program=$mpi_train
-            mpi 2 --resume --out "$dir/$run" --data "$dir/data" ;;
-        *) run "$train" --resume --out "$dir/$run" --data "$dir/data" ;;
+        zero3 | diloco) program=$mpi_train ranks=2 ;;
+        *) program=$train ranks=1 ;;
     esac
+    [ -x "$program" ] || { skip old_run_$run "$program"; continue; }
+    cut_at 4 runs/$run $run
+    mpi $ranks --resume --out "$dir/$run" --data "$dir/data"
     same "status: $(head -n 2 "$dir/stderr")" $status 0
     same "last checkpoint" "$(readlink "$dir/$run/latest")" step_00000008
     if [ "${BITS:-}" = 1 ]; then

@@ -6,9 +6,6 @@
 
 // ---- the learning rate, periods, and length ----
 
-enum { RULES = 4 };
-static const LrRule rules[RULES] = { LR_CONSTANT, LR_LINEAR, LR_COSINE, LR_WSD };
-
 static LrSchedule lr_schedule(LrRule rule, uint64_t warmup, uint64_t horizon) {
     LrSchedule s = { rule, 0.5, 0.25, warmup, horizon };     // powers of two: exact below
     return s;
@@ -39,8 +36,8 @@ TEST(values_by_hand) {
 }
 
 TEST(horizon_is_reached_exactly_and_kept) {
-    for (int r = 1; r < RULES; r++) {
-        LrSchedule s = lr_schedule(rules[r], 777, 123457);
+    for (LrRule rule = LR_LINEAR; rule <= LR_WSD; rule++) {
+        LrSchedule s = lr_schedule(rule, 777, 123457);
         s.lr = 6e-4;
         s.final_frac = 0.1;
         CHECK(lr_at(&s, 123456) > 6e-4 * 0.1);
@@ -51,29 +48,29 @@ TEST(horizon_is_reached_exactly_and_kept) {
 
 // One token more changes the rate by at most the steepest of the slopes: no jump anywhere.
 TEST(continuous_and_monotone) {
-    for (int r = 0; r < RULES; r++) {
-        LrSchedule s = lr_schedule(rules[r], 500, 20000);
+    for (LrRule rule = LR_CONSTANT; rule <= LR_WSD; rule++) {
+        LrSchedule s = lr_schedule(rule, 500, 20000);
         double steepest = 0.5 / 500;
         for (uint64_t t = 0; t < 21000; t++) {
             double step = lr_at(&s, t + 1) - lr_at(&s, t);
-            CHECK_MSG(fabs(step) <= steepest * 1.0000001, "rule %d jumps at %d", r, (int)t);
-            CHECK_MSG(t < 500 ? step > 0 : step <= 0, "rule %d turns at %d", r, (int)t);
+            CHECK_MSG(fabs(step) <= steepest * 1.0000001, "rule %d jumps at %d", rule, (int)t);
+            CHECK_MSG(t < 500 ? step > 0 : step <= 0, "rule %d turns at %d", rule, (int)t);
         }
     }
 }
 
 TEST(odd_lengths) {
-    for (int r = 1; r < RULES; r++) {
-        LrSchedule s = lr_schedule(rules[r], 1000, 1000);       // all warm-up
+    for (LrRule rule = LR_LINEAR; rule <= LR_WSD; rule++) {
+        LrSchedule s = lr_schedule(rule, 1000, 1000);       // all warm-up
         AT(&s, 999, 0.4995);
         AT(&s, 1000, 0.125);
-        s = lr_schedule(rules[r], 2000, 1000);                  // longer than the run
+        s = lr_schedule(rule, 2000, 1000);                  // longer than the run
         AT(&s, 500, 0.125);
         AT(&s, 1500, 0.375);
         AT(&s, 2000, 0.125);
-        s = lr_schedule(rules[r], 0, 0);
+        s = lr_schedule(rule, 0, 0);
         AT(&s, 0, 0.125);
-        s = lr_schedule(rules[r], 0, UINT64_MAX);
+        s = lr_schedule(rule, 0, UINT64_MAX);
         CHECK(isfinite(lr_at(&s, UINT64_MAX / 2)));
     }
     LrSchedule wsd = lr_schedule(LR_WSD, 9000, 10000);    // warm-up reaches into the last fifth

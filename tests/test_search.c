@@ -2,10 +2,6 @@
 #include "../dev/plan/search.c"
 #include "test.h"
 
-#define NEAR(a, b, tolerance) \
-    CHECK_MSG(fabs((a) - (b)) <= (tolerance) * fabs(b), "%s is %.9g, not %.9g", #a, (double)(a), \
-              (double)(b))
-
 // Megatron's trainer in fp16 as of 2021, counted in its source.
 //   memory: 20 bytes a parameter, as its documentation counts; 2 more for the message into which it
 //   flattens the gradients; logits in fp32, and their gradient in fp16

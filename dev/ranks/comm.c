@@ -14,9 +14,6 @@
 // the same tree: the result has the same bits. Otherwise all ranks communicate in one level.
 #include "ranks.h"
 #include <assert.h>
-#if defined(COMM_ON_GPU)
-#include <cuda_runtime.h>
-#endif
 
 Slice comm_slice(size_t count, int rank, int size) {
     size_t units = (count + 63) / 64, each = (units + (size_t)size - 1) / (size_t)size * 64;
@@ -36,12 +33,6 @@ Comm *comm_whole(Comm *c) { return c->whole ? c->whole : c; }
 int comm_peer(const Comm *c, int peer) {
     return c->whole ? c->first + peer*c->stride : peer;
 }
-
-#if defined(COMM_ON_GPU)
-void comm_cuda_check(int status, const char *call) {
-    if (status) die("%s: %s", call, cudaGetErrorString((cudaError_t)status));
-}
-#endif
 
 #if defined(WITH_MPI) || defined(WITH_NCCL)
 // ---- pieces: what is under way of a collective ----
@@ -244,18 +235,14 @@ static void run_all_gather(Comm *c, const CommOp *op) {
 
 // ---- the other collectives, as messages from each rank to each other rank ----
 
-// From rank `root`: to all (OP_BROADCAST), or its `in` to rank 0 (OP_FETCH, another rank).
-static void run_from_root(Comm *c, const CommOp *op) {
+// Rank 0's `out` = `in` of another rank.
+static void run_fetch(Comm *c, const CommOp *op) {
     const size_t most = 64 << 20;                      // bytes: MPI counts in int
-    const char *in = (const char *)(op->kind == OP_FETCH ? op->in : op->out);
     for (size_t at = 0; at < op->bytes; at += most) {
-        size_t n = op->bytes - at < most ? op->bytes - at : most;
-        int last = op->kind == OP_FETCH ? 0 : c->size - 1;
+        size_t n = min_size(most, op->bytes - at);
         comm_begin(c, 0);
-        for (int r = 0; r <= last && c->rank == op->root; r++)
-            if (r != c->rank) comm_send(c, r, in + at, n);
-        if (c->rank <= last && c->rank != op->root)
-            comm_receive(c, op->root, (char *)op->out + at, n);
+        if (c->rank == op->from) comm_send(c, 0, (const char *)op->in + at, n);
+        if (c->rank == 0) comm_receive(c, op->from, (char *)op->out + at, n);
         comm_end(c, 0);
         comm_arrived(c, 0);
     }
@@ -280,8 +267,7 @@ void comm_run(Comm *c, const CommOp *op) {
         case OP_REDUCE_SCATTER: run_reduce_scatter(c, op); break;
         case OP_ALL_GATHER:     run_all_gather(c, op); break;
         case OP_COLLECT:        run_collect(c, op); break;
-        case OP_BROADCAST:
-        case OP_FETCH:          run_from_root(c, op); break;
+        case OP_FETCH:          run_fetch(c, op); break;
     }
 }
 #endif
@@ -319,12 +305,6 @@ Ticket comm_all_reduce_bf16(Comm *c, uint16_t *data, size_t count) {
 
 Ticket comm_mean(Comm *c, float *data, size_t count, CommType type) {
     return comm_all_reduce(c, data, count, 1.0f / (float)c->size, type);
-}
-
-Ticket comm_broadcast(Comm *c, void *data, size_t bytes, int root) {
-    if (c->size == 1) return 0;
-    CommOp op = { OP_BROADCAST, data, NULL, 0, bytes, 1.0f, COMM_FP32, COMM_WRITE, root, c };
-    return comm_queue(c, op);
 }
 
 Ticket comm_collect_there(Comm *c, void *all, const void *own, size_t bytes) {
@@ -479,8 +459,8 @@ bool comm_launched(Comm *c, Error *err) {
 #define RANKS_NEED "build it with make MPI=1 (for GPUs: with NCCL)"
 #endif
 
-// One rank alone sends nothing: comm_collect, all-reduce and broadcast return at once, and only a
-// run of several ranks calls the other collectives.
+// One rank alone sends nothing: comm_collect and all-reduce return at once, and only a run of
+// several ranks calls the other collectives.
 Ticket comm_queue(Comm *c, CommOp op) {
     (void)c, (void)op;
     assert(!"one rank alone has no collectives");

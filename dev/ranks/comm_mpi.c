@@ -89,12 +89,12 @@ void comm_sum_terms(float *out, const void *const *x, int terms, float scale, Co
 
 void comm_narrow(uint16_t *out, const float *x, size_t n, Stream stream) {
     (void)stream;
-    bf16_narrow_all(out, x, n);
+    for (size_t i = 0; i < n; i++) out[i] = bf16_narrow(x[i]);
 }
 
 void comm_widen(float *out, const uint16_t *x, size_t n, Stream stream) {
     (void)stream;
-    bf16_widen_all(out, x, n);
+    for (size_t i = 0; i < n; i++) out[i] = bf16_widen(x[i]);
 }
 
 // ---- the queue, between the caller and the thread ----

@@ -13,9 +13,9 @@
 //
 // The events also measure how long collectives ran, and how long the computation waited for them.
 #include "ranks.h"
-#include <assert.h>
 
 #if defined(WITH_NCCL)
+#include <cuda_runtime.h>
 #include <nccl.h>
 
 #ifndef EMULATOR
@@ -52,6 +52,12 @@ struct CommBackend {
     Ticket passed;                         // the computation waits for tickets up to this
     char *small;                           // (size+1,COMM_SMALL) on the GPU, for comm_collect_now
 };
+
+static void cuda_check(cudaError_t status, const char *call) {
+    if (status != cudaSuccess) die("%s: %s", call, cudaGetErrorString(status));
+}
+
+#define COMM_CUDA(call) cuda_check((call), #call)
 
 static void nccl_check(const CommBackend *b, ncclResult_t status, const char *call) {
     if (status == ncclSuccess) return;

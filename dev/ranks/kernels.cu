@@ -29,55 +29,30 @@ void floats_axpby(float *y, float a, const float *x, float b, size_t n, Stream s
     LAUNCH_CHECK();
 }
 
-// Block k adds the squares of piece k of x to squares[k], in double precision. With `sum` not NULL
-// the piece is also added to that, and cleared: one pass, of 16 bytes an element.
-__global__ void measure_kernel(double *squares, float *sum, float *x, size_t n) {
-    size_t begin = (size_t)blockIdx.x*PARAMS_MEASURED, end = begin + PARAMS_MEASURED;
-    const float zeros[PACK] = {0};
-    double square = 0.0;
-    if (end > n) end = n;
-    for (size_t i = begin + threadIdx.x*PACK; i < end; i += blockDim.x*PACK) {
-        float g[PACK], s[PACK];
-        load(g, x + i);
-        for (int k = 0; k < PACK; k++) square += (double)g[k] * g[k];
-        if (!sum) continue;
-        load(s, sum + i);
-        for (int k = 0; k < PACK; k++) s[k] += g[k];
-        store(sum + i, s);
-        store(x + i, zeros);
-    }
-    square = block_sum(square);
-    if (threadIdx.x == 0) squares[blockIdx.x] += square;
-}
-
-// p->partials += the sums of the squares of x's (n) pieces, those of all buckets one after the
-// other, in the order of the launches. With `sum` not NULL, x is also added to it, and cleared.
-void floats_measure(Params *p, float *sum, float *x, size_t n) {
-    assert(n % PACK == 0);
-    measure_kernel<<<blocks_for(n, PARAMS_MEASURED), 256, 0, p->stream>>>(p->partials, sum, x, n);
-    LAUNCH_CHECK();
-}
-
-// Block k adds the squared norm of piece k of x, in Adam's metric, to squares[k].
-__global__ void weigh_kernel(double *squares, const float *x, const float *v, float correct_v,
-                             float eps, size_t n) {
+// Block k adds the squares of piece k of x to squares[k], in double precision; with v in Adam's
+// metric.
+__global__ void measure_kernel(double *squares, const float *x, const float *v, float correct_v,
+                               float eps, size_t n) {
     size_t begin = (size_t)blockIdx.x*PARAMS_MEASURED, end = begin + PARAMS_MEASURED;
     double square = 0.0;
     if (end > n) end = n;
     for (size_t i = begin + threadIdx.x*PACK; i < end; i += blockDim.x*PACK) {
         float g[PACK], vi[PACK];
         load(g, x + i);
-        load(vi, v + i);
+        if (v) load(vi, v + i);
         for (int k = 0; k < PACK; k++)
-            square += (double)(g[k] / (sqrtf(vi[k] * correct_v) + eps) * g[k]);
+            square += v ? (double)(g[k] / (sqrtf(vi[k] * correct_v) + eps) * g[k])
+                        : (double)g[k] * g[k];
     }
     square = block_sum(square);
     if (threadIdx.x == 0) squares[blockIdx.x] += square;
 }
 
-void floats_weigh(Params *p, Norms norm, const float *x, const float *v, size_t n) {
+// The norm's p->partials += the sums of the squares of x's (n) pieces, those of all buckets one
+// after the other, in the order of the launches.
+void floats_measure(Params *p, Norms norm, const float *x, const float *v, size_t n) {
     assert(n % PACK == 0);
-    weigh_kernel<<<blocks_for(n, PARAMS_MEASURED), 256, 0, p->stream>>>(
+    measure_kernel<<<blocks_for(n, PARAMS_MEASURED), 256, 0, p->stream>>>(
         p->partials + norm*params_partials_count(p), x, v, p->correct_v, ADAM_EPS, n);
     LAUNCH_CHECK();
 }
@@ -262,26 +237,13 @@ const float *bucket_show(Params *p, float *whole, int bucket) {
     return p->host_bucket;
 }
 
-// Thread i owns pack i.
-__global__ void params_round_kernel(real *params, const float *masters, size_t n) {
-    size_t i = thread_in_grid() * PACK;
-    if (i >= n) return;
-    float x[PACK];
-    load(x, masters + i);
-    store(params + i, x);
-}
-
 // What layers read, after the masters have been filled: this rank rounds what it owns, and gathers
 // the rest from the other ranks.
 void params_loaded(Params *p) {
     Buffer masters = kept_buffer(p, KEPT_WEIGHTS);
-    for (int b = 0; b < gpt2_n_buckets(&p->c) && sizeof(real) < sizeof(float); b++) {
-        size_t n = params_own(p, b).count;
-        if (n == 0) continue;
-        params_round_kernel<<<blocks_for(n, 256*PACK), 256, 0, p->stream>>>(
-            (real *)p->values + params_own_begin(p, b, p->stage == 3),
-            masters.data + params_own_begin(p, b, masters.slices), n);
-        LAUNCH_CHECK();
-    }
+    for (int b = 0; b < gpt2_n_buckets(&p->c) && sizeof(real) < sizeof(float); b++)
+        comm_narrow((uint16_t *)p->values + params_own_begin(p, b, p->stage == 3),
+                    masters.data + params_own_begin(p, b, masters.slices),
+                    params_own(p, b).count, p->stream);
     zero_send_params(p);
 }

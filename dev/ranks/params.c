@@ -165,45 +165,25 @@ void floats_axpby(float *y, float a, const float *x, float b, size_t n, Stream s
     }
 }
 
-// p->norms[SMALLS] += the sum of the squares of x (n). If `sum` is not NULL: sum += x, then x = 0.
-void floats_measure(Params *p, float *sum, float *x, size_t n) {
+// p->norms[norm] += the sum of the squares of x (n); if v is not NULL in Adam's metric: the sum of
+// x^2 / (sqrt(v) + eps), with v corrected for its start at zero.
+void floats_measure(Params *p, Norms norm, const float *x, const float *v, size_t n) {
     size_t pieces = (n + PARAMS_MEASURED - 1) / PARAMS_MEASURED;
     #pragma omp parallel for
     for (size_t k = 0; k < pieces; k++) {
-        size_t begin = k*PARAMS_MEASURED, end = begin + PARAMS_MEASURED;
-        double squares = 0.0;
-        if (end > n) end = n;
-        if (sum) {
-            #pragma omp simd reduction(+:squares)
-            for (size_t i = begin; i < end; i++) {
-                squares += (double)x[i] * x[i];
-                sum[i] += x[i];
-                x[i] = 0.0f;
-            }
-        } else {
-            #pragma omp simd reduction(+:squares)
-            for (size_t i = begin; i < end; i++) squares += (double)x[i] * x[i];
-        }
-        p->partials[k] = squares;
-    }
-    for (size_t k = 0; k < pieces; k++) p->norms[SMALLS] += p->partials[k];  // the same bits
-}
-
-// p->norms[norm] += the squared norm of x (n) in Adam's metric: the sum of x^2 / (sqrt(v) + eps),
-// with v corrected for its start at zero.
-void floats_weigh(Params *p, Norms norm, const float *x, const float *v, size_t n) {
-    size_t pieces = (n + PARAMS_MEASURED - 1) / PARAMS_MEASURED;
-    #pragma omp parallel for
-    for (size_t k = 0; k < pieces; k++) {
-        size_t begin = k*PARAMS_MEASURED, end = begin + PARAMS_MEASURED;
+        size_t begin = k*PARAMS_MEASURED, end = min_size(n, begin + PARAMS_MEASURED);
         double sum = 0.0;
-        if (end > n) end = n;
-        #pragma omp simd reduction(+:sum)
-        for (size_t i = begin; i < end; i++)
-            sum += x[i] / (sqrtf(v[i] * p->correct_v) + ADAM_EPS) * x[i];
+        if (v) {
+            #pragma omp simd reduction(+:sum)
+            for (size_t i = begin; i < end; i++)
+                sum += x[i] / (sqrtf(v[i] * p->correct_v) + ADAM_EPS) * x[i];
+        } else {
+            #pragma omp simd reduction(+:sum)
+            for (size_t i = begin; i < end; i++) sum += (double)x[i] * x[i];
+        }
         p->partials[k] = sum;
     }
-    for (size_t k = 0; k < pieces; k++) p->norms[norm] += p->partials[k];
+    for (size_t k = 0; k < pieces; k++) p->norms[norm] += p->partials[k];    // the same bits
 }
 #endif
 
@@ -290,11 +270,13 @@ const float *bucket_get(void *zero, Kept what, int worker, int bucket) {
         comm_wait(p->comm, comm_all_gather(p->comm, p->bucket,
                                            b.data + slices_begin(p, bucket), r.count,
                                            sizeof(float)));
-    if (of_workers) {
+    if (of_workers && worker != 0) {
+        size_t bytes = r.count * sizeof(float);
+        float *own = whole;
         whole = p->bucket;
-        floats_axpby(whole, 1.0f, b.data + r.begin, 0.0f, r.count, p->stream);
+        if (worker < 0) floats_axpby(whole, 1.0f, own, 0.0f, r.count, p->stream);
         comm_wait(p->comm, worker < 0 ? comm_mean(p->comm, whole, r.count, COMM_FP32)
-                           : comm_broadcast(p->comm, whole, r.count * sizeof(float), worker));
+                                      : comm_fetch(p->comm, whole, own, bytes, worker));
     }
     return p->tp.size > 1 ? bucket_join(p, whole, bucket) : bucket_show(p, whole, bucket);
 }

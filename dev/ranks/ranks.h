@@ -146,7 +146,7 @@ static const size_t COMM_SCRATCH = 16 << 20;           // small models need litt
 size_t comm_bytes(int ranks);
 
 typedef enum {
-    OP_REDUCE_SCATTER, OP_ALL_GATHER, OP_BROADCAST, OP_COLLECT, OP_FETCH
+    OP_REDUCE_SCATTER, OP_ALL_GATHER, OP_COLLECT, OP_FETCH
 } CommOpKind;
 
 typedef struct Comm Comm;
@@ -160,7 +160,7 @@ typedef struct {
     float scale;
     CommType type;
     CommMode mode;
-    int root;
+    int from;                              // the rank that OP_FETCH fetches from
     Comm *comm;                            // of all ranks, or of a group
 } CommOp;
 
@@ -198,13 +198,6 @@ struct Comm {
 // The Comm of all ranks; the number among them of this group's rank `peer`.
 Comm *comm_whole(Comm *c);
 int comm_peer(const Comm *c, int peer);
-
-#if defined(COMM_ON_GPU)
-void comm_cuda_check(int status, const char *call);       // a cudaError_t
-
-#define COMM_CUDA(call) comm_cuda_check((call), #call)
-
-#endif
 
 // ---- what a backend provides ----
 
@@ -281,9 +274,6 @@ Ticket comm_all_reduce_bf16(Comm *c, uint16_t *data, size_t count);
 
 // data (count) = its mean over all ranks: an all-reduce.
 Ticket comm_mean(Comm *c, float *data, size_t count, CommType type);
-
-// Broadcast. data (bytes) of every rank = that of rank `root`.
-Ticket comm_broadcast(Comm *c, void *data, size_t bytes, int root);
 
 // all (size,bytes) = every rank's `own`, in the order of the ranks; with NCCL, both on the GPU.
 Ticket comm_collect_there(Comm *c, void *all, const void *own, size_t bytes);
@@ -373,8 +363,7 @@ void tp_collect(const TpGroup *g, float *all, const float *own, size_t n);
 
 // ---- the vocabulary ----
 
-// The row of wte, and the column of the logits, of a word; -1: another rank has it.
-int tp_row(const TpGroup *g, int token);
+// The row of wte, and the column of the logits, of each word; -1: another rank has it.
 void tp_rows(int *rows, const int *tokens, size_t N, const TpGroup *g);
 
 // The columns of N targets in this rank's logits: words.count, a column of padding, for the words
@@ -548,8 +537,7 @@ void params_carve_training(Params *p, Memory *mem);
 // Work on flat buffers, on the device where they lie.
 void floats_clear(float *x, size_t n, Stream stream);
 void floats_axpby(float *y, float a, const float *x, float b, size_t n, Stream stream);
-void floats_measure(Params *p, float *sum, float *x, size_t n);
-void floats_weigh(Params *p, Norms norm, const float *x, const float *v, size_t n);
+void floats_measure(Params *p, Norms norm, const float *x, const float *v, size_t n);
 
 // ---- buckets for checkpoints: loading, drawing, saving ----
 

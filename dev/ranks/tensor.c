@@ -105,7 +105,7 @@ void tp_collect(const TpGroup *g, float *all, const float *own, size_t n) {
 
 // ---- the vocabulary ----
 
-int tp_row(const TpGroup *g, int token) {
+static int tp_row(const TpGroup *g, int token) {
     size_t row = (size_t)token - g->words.begin;             // wraps around below the first word
     return row < g->words.count ? (int)row : -1;
 }

@@ -46,14 +46,6 @@ CPU_AND_GPU static inline uint16_t bf16_narrow(float x) {
     return (uint16_t)((bits & 0x7FFFFFFF) > 0x7F800000 ? bits >> 16 | 64 : up >> 16);
 }
 
-static inline void bf16_narrow_all(uint16_t *out, const float *x, size_t n) {
-    for (size_t i = 0; i < n; i++) out[i] = bf16_narrow(x[i]);
-}
-
-static inline void bf16_widen_all(float *out, const uint16_t *x, size_t n) {
-    for (size_t i = 0; i < n; i++) out[i] = bf16_widen(x[i]);
-}
-
 // ---- the tree ----
 
 enum { TREE_LEVELS = 20 };                             // for fewer than 2^20 terms

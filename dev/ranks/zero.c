@@ -100,30 +100,29 @@ static int zero_counted(Range *ranges, const Params *p, int bucket) {
     return n;
 }
 
-// Adds the squared norm, in Adam's metric, of a flat buffer's gradients of a bucket.
-static void zero_weigh(Params *p, Norms norm, const float *flat, int bucket) {
+// Adds the squared norm of a bucket's gradients: plain, or in Adam's metric.
+static void zero_weigh(Params *p, Norms norm, const float *grads, int bucket) {
     Range ranges[KINDS_IN_BLOCK];
+    size_t whole = gpt2_bucket(&p->c, bucket).begin;
     int n = zero_counted(ranges, p, bucket);
-    for (int i = 0; i < n; i++)
-        floats_weigh(p, norm, flat + ranges[i].begin, p->adam_v + ranges[i].begin,
-                     ranges[i].count);
+    for (int i = 0; i < n; i++) {
+        const float *v = norm == SMALLS ? NULL : p->adam_v + ranges[i].begin;
+        floats_measure(p, norm, grads + ranges[i].begin - whole, v, ranges[i].count);
+    }
 }
 
 // Measures the small gradients of dev/train/noise.c (gradient noise scale, McCandlish et al. 2018)
 // before the ranks sum them. A small gradient is each micro-batch's where that lies in a buffer of
 // its own (stages 2 and 3, --exact-sum, one rank alone), otherwise each rank's gradient.
 static void zero_measure(Params *p, int bucket) {
-    Range r = gpt2_bucket(&p->c, bucket), ranges[KINDS_IN_BLOCK];
+    Range r = gpt2_bucket(&p->c, bucket);
     bool complete = p->small || p->last || p->n_levels > 0;
     float *flat = p->small ? p->small : p->grads;
     float *grads = p->stage >= 2 ? p->collected[params_slot(p, bucket)] : flat + r.begin;
-    float *sum = p->small && p->tp.index == 0 ? p->grads + r.begin : NULL;
     if (!p->measure || !(complete || p->stage >= 2)) return;
-    if (zero_has_metric(p)) zero_weigh(p, SMALLS_ADAM, flat, bucket);
-    int n = zero_counted(ranges, p, bucket);
-    for (int i = 0; i < n; i++)
-        floats_measure(p, sum, grads + ranges[i].begin - r.begin, ranges[i].count);
-    if (!p->small || sum) return;
+    zero_weigh(p, SMALLS, grads, bucket);
+    if (zero_has_metric(p)) zero_weigh(p, SMALLS_ADAM, grads, bucket);
+    if (!p->small) return;
     floats_axpby(p->grads + r.begin, 1.0f, grads, 1.0f, r.count, p->stream);
     floats_clear(grads, r.count, p->stream);
 }
@@ -170,7 +169,7 @@ void gradients_ready(Params *p, int bucket) {
 void zero_wait_grads(Params *p) {
     for (int i = 0; i < PARAMS_SLOTS; i++) comm_wait(p->comm, p->leaves[i]);
     for (int b = 0; zero_has_metric(p) && b < gpt2_n_buckets(&p->c); b++)
-        zero_weigh(p, BIG_ADAM, p->grads, b);
+        zero_weigh(p, BIG_ADAM, p->grads + gpt2_bucket(&p->c, b).begin, b);
 }
 
 size_t zero_smalls_count(const Params *p, size_t micro_batches) {

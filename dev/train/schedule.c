@@ -127,11 +127,10 @@ uint64_t batch_at(const BatchSchedule *s, uint64_t tokens, uint64_t adapted) {
 }
 
 uint64_t batch_adapt(const BatchSchedule *s, uint64_t now, double wanted) {
-    uint64_t max = batch_most(s);
     if (s->rule != BATCH_ADAPTIVE || !(wanted > (double)now)) return now;
-    if (wanted >= (double)max) return max > now ? max : now;
-    uint64_t up = (uint64_t)ceil(wanted / (double)s->unit) * s->unit;
-    return up < max ? up : max;
+    double most = fmin(wanted, (double)batch_most(s));
+    uint64_t up = (uint64_t)ceil(most / (double)s->unit) * s->unit;
+    return up > now ? up : now;
 }
 
 void batch_test(NormTest *t, const BatchSchedule *s, double wanted, bool warming_up) {
