@@ -8,7 +8,7 @@
 // the other, as in a step, and after half a gigabyte of something else, so that the cache holds
 // nothing that it would not hold in earnest. It may hold more in earnest, what the launcher before
 // has just written: so the sum can be longer than the step. Times are medians.
-#include "gpu.cu"                      // gpu_open, model_fresh, update, median_seconds, copy_speed
+#include "gpu.cu"                      // gpu_open, update, median_seconds, copy_speed
 
 enum { MAX_BATCHES = 32 };
 
@@ -53,7 +53,8 @@ static bool bench_open(Bench *b, int B, Recompute recompute) {
                megabytes(free_bytes), megabytes(for_driver));
         return false;
     }
-    model_fresh(&b->m, spec, &b->gpu);
+    model_init(&b->m, &spec, &b->gpu);
+    params_draw(&b->m.params, 1);
     b->shape.B = B;
     return true;
 }
