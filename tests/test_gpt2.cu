@@ -662,15 +662,6 @@ static double after_blocks(int L) {
     return 1e-5 + (sizeof(real) < sizeof(float) ? sqrt(24.0*L) / 256.0 : 0.0);
 }
 
-static double relative_error(const float *ours, const float *theirs, size_t n) {
-    double diff = 0.0, norm = 0.0;
-    for (size_t i = 0; i < n; i++) {
-        diff += ((double)ours[i] - theirs[i]) * ((double)ours[i] - theirs[i]);
-        norm += (double)theirs[i] * theirs[i];
-    }
-    return sqrt(diff / (norm > 0.0 ? norm : 1.0));
-}
-
 // The tensor with the largest relative error. Adding a constant to every key changes no softmax, so
 // the K part of qkv_b has no gradient but rounding, which AdamW divides by itself: it is left out.
 static void check_every_tensor(const Config *c, Floats ours, Floats theirs, double bound) {
@@ -680,7 +671,7 @@ static void check_every_tensor(const Config *c, Floats ours, Floats theirs, doub
         Tensor t = gpt2_tensor(c, i);
         for (int k = c->C; t.kind == QKV_B && k < 2*c->C; k++)
             ours[t.offset + k] = theirs[t.offset + k] = 0.0f;
-        double error = relative_error(&ours[t.offset], &theirs[t.offset], t.count);
+        double error = compare_norm(&ours[t.offset], &theirs[t.offset], t.count);
         if (error <= most) continue;
         most = error;
         strcpy(where, t.key);
