@@ -143,8 +143,6 @@ linear|/__global__ void bias_backward/,/^}/ s/__syncthreads();//
 linear|s/residual ? (const void \*)e.other : c;/c;/
 linear|/__global__ void column_sums/,/^}/ s/p < parts; p/p < parts - 1; p/
 attention dev/cuda/attention_tiles.cu|/void steps_pass/,/^}/ s/__syncthreads();     //
-attention dev/cuda/attention_tiles.cu|/void steps_pass/,/^}/ s/copy_async_wait<.*//
-attention dev/cuda/attention_tiles.cu|/void steps_pass/,/^}/ s/(now > 0 ? now - 1 : LAST,/(now,/
 attention dev/cuda/attention_tiles.cu|/void steps_begin/,/^}/ s/STAGES - 2/STAGES - 1/
 attention dev/cuda/attention_tiles.cu|s/i) > lane_row(row + 16\*m, half);/i) > lane_row(row + 16*m, half) + 1;/
 attention dev/cuda/attention_tiles.cu|s/if (col + 16\*N - 1 <= row) return;/if (col <= row) return;/
