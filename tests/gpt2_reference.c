@@ -87,18 +87,10 @@ double c_model_backward(CModel *m, const int *tokens, const int *targets, float 
     return loss;
 }
 
-void c_model_update(CModel *m, const float adamw[5], float g_scale, int64_t step) {
+void c_model_update(CModel *m, bool sgd, const float adamw[5], float g_scale, int64_t step) {
     AdamW o = { adamw[0], adamw[1], adamw[2], adamw[3], adamw[4], (double)step, (double)step };
+    m->m.params.sgd = sgd;
     model_update(&m->m, o, g_scale);
-}
-
-void c_model_sgd(CModel *m, float lr, float decay, float g_scale) {
-    const Params *p = &m->m.params;
-    for (int i = 0; i < p->n_chunks; i++) {
-        Chunk k = p->chunks[i];
-        AdamW o = { lr, 0.0f, 0.0f, 0.0f, k.decays ? decay : 0.0f, 1, 1 };
-        sgd_update(p->masters + k.param, p->grads + k.grad, g_scale, o, k.count);
-    }
 }
 
 const float *c_model_logits(CModel *m, const int *tokens, int T) {

@@ -52,9 +52,8 @@ double c_gradients_norm(CModel *m);
 double c_model_backward(CModel *m, const int *tokens, const int *targets, float scale,
                         int B, int T);
 
-// AdamW with the gradient scaled by g_scale. adamw: lr, beta1, beta2, eps, weight decay
-void c_model_update(CModel *m, const float adamw[5], float g_scale, int64_t step);
-void c_model_sgd(CModel *m, float lr, float decay, float g_scale);
+// AdamW or SGD, with the gradient scaled by g_scale. adamw: lr, beta1, beta2, eps, weight decay
+void c_model_update(CModel *m, bool sgd, const float adamw[5], float g_scale, int64_t step);
 
 // The logits of what follows T tokens.
 const float *c_model_logits(CModel *m, const int *tokens, int T);

@@ -581,6 +581,7 @@ typedef struct { Model m; CModel *c; Floats start; } Models;
 static const Config small = { 2, 3, 24, 61, 16, 0 };            // heads of 8
 static const Config wide = { 2, 2, 128, 300, 160, 0 };          // heads of 64
 static const float adamw[5] = { 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f };
+static const float sgd[5] = { 0.1f, 0.0f, 0.0f, 0.0f, 0.1f };
 static const AdamW adamw_options = { adamw[0], adamw[1], adamw[2], adamw[3], adamw[4], 1, 1 };
 
 static Slice whole_bucket(const Model *m, int b) { return { 0, gpt2_bucket(&m->padded, b).count }; }
@@ -766,7 +767,7 @@ TEST(buckets) {
 // there is no limit on the norm, then one of twice the norm, then of 0.7 of it, which clips. At last
 // come gradients that are not finite, which change nothing. Masters and moments are fp32 in every
 // build.
-static void check_updates(Optimizer optimizer, int steps, double bound) {
+static void check_updates(bool plain_sgd, int steps, double bound) {
     Models t;
     Array<double> ranks(2 * sizeof(Totals) / sizeof(double));
     Array<float> g_scale(1);
@@ -785,12 +786,11 @@ static void check_updates(Optimizer optimizer, int steps, double bound) {
         CUDA_CHECK(cudaMemcpy(ranks.data, parts, sizeof parts, cudaMemcpyHostToDevice));
         limit *= isnan(norm) ? 1.0 : norm;
         clip_kernel<<<1, 1, 0, p->stream>>>(g_scale, (Totals *)ranks.data, 2, limit);
-        if (optimizer == OPTIMIZER_ADAMW) adamw_launch(p, adamw_at(step), g_scale);
-        else sgd_launch(p, { 0.1f, 0.0f, 0.0f, 0.0f, 0.1f, 1, 1 }, g_scale);
+        if (plain_sgd) sgd_launch(p, { sgd[0], sgd[1], sgd[2], sgd[3], sgd[4], 1, 1 }, g_scale);
+        else adamw_launch(p, adamw_at(step), g_scale);
         if (step > steps) break;
         float scale = step <= 2 ? 1.0f : 0.7f;
-        if (optimizer == OPTIMIZER_ADAMW) c_model_update(t.c, adamw, scale, step);
-        else c_model_sgd(t.c, 0.1f, 0.1f, scale);
+        c_model_update(t.c, plain_sgd, plain_sgd ? sgd : adamw, scale, step);
     }
     const float *c[3] = { c_model_params(t.c), c_model_m(t.c), c_model_v(t.c) };
     float *flat[3] = { p->masters, p->adam_m, p->adam_v };
@@ -803,8 +803,8 @@ static void check_updates(Optimizer optimizer, int steps, double bound) {
     models_close(&t);
 }
 
-TEST(adamw_updates) { check_updates(OPTIMIZER_ADAMW, 10, 1e-4); }   // 2^-24 of 1, beside 0.01
-TEST(sgd_updates) { check_updates(OPTIMIZER_SGD, 3, 1e-5); }
+TEST(adamw_updates) { check_updates(false, 10, 1e-4); }   // 2^-24 of 1, beside 0.01
+TEST(sgd_updates) { check_updates(true, 3, 1e-5); }
 
 // Updates of two, three, one and two micro-batches, so that the scale changes; the distinct tokens
 // grow in number. The third update has a smaller micro-batch. After each update the model is
