@@ -77,12 +77,10 @@ else
         $((2 * $(last start bytes_grads gpu)))
     end the_twins_measure_the_same_noise
 
-    # Launch by launch; and with a graph, where a copy or a kernel comes as late as it may.
-    works env BATCHWISE_GRAPH=off "$emulated" $whole --out "$dir/launched"
-    same_files gpu launched
+    # Where a copy or a kernel comes as late as it may.
     works env EMULATOR_STREAMS=late "$emulated" $whole --out "$dir/late"
     same_files gpu late
-    end a_graph_changes_no_bit_of_a_run
+    end what_runs_late_changes_no_bit
 
     for i in 1 2; do
         works "$emulated" --init "$dir/cpu" --generate "Once upon" --max-new 20 --seed 3
