@@ -1,6 +1,6 @@
 // Part of test_gpt2.cu: its rows once more, at the shapes of real training, where cuBLASLt takes
 // other kernels than at small ones. The C functions follow in full, which takes 16 cores some
-// seconds; of a large tensor some rows are compared (check_tensor).
+// seconds, and 16 GB; of a large tensor some rows are compared (check_tensor).
 //
 //     test_gpt2-bf16 real_shapes                                      GPT-2 124M, B=16, T=1024
 //     REAL_SHAPES=2,40,2,2,96,500 test_gpt2-bf16 real_shapes          other B,T,L,NH,C,V
