@@ -4,15 +4,16 @@
 #undef main
 #include "gpt2_reference.h"
 
-void c_embedding_forward(float *x, const int *token, const float *wte, const float *wpe,
-                         int B, int T, int C) {
-    embedding_forward(x, token, wte, wpe, B, T, C);
-}
-
-void c_embedding_backward(float *dwte, float *dwpe, const float *dx, const int *token,
-                          int B, int T, int C) {
-    embedding_backward(dwte, dwpe, dx, token, B, T, C);
-}
+#define AS_IT_IS(name) __typeof__(&name) const c_##name = name
+AS_IT_IS(embedding_forward);
+AS_IT_IS(embedding_backward);
+AS_IT_IS(linear_forward);
+AS_IT_IS(linear_backward);
+AS_IT_IS(residual_forward);
+AS_IT_IS(gelu_forward);
+AS_IT_IS(gelu_backward);
+AS_IT_IS(xent_forward);
+AS_IT_IS(xent_backward);
 
 void c_layernorm_forward(float *out, float *mean, float *rstd, const float *x, float *gain,
                          float *bias, size_t N, int C) {
@@ -23,16 +24,6 @@ void c_layernorm_backward(float *dx, float *dgain, float *dbias, const float *do
                           float *mean, float *rstd, float *gain, size_t N, int C) {
     layernorm_backward(dx, (Norm){ dgain, dbias }, dout, x, (NormActs){ NULL, mean, rstd },
                        (Norm){ gain, NULL }, N, C);
-}
-
-void c_linear_forward(float *out, const float *x, const float *w, const float *b,
-                      size_t N, int C, int OC) {
-    linear_forward(out, x, w, b, N, C, OC);
-}
-
-void c_linear_backward(float *dx, float *dw, float *db, const float *dout, const float *x,
-                       const float *w, size_t N, int C, int OC) {
-    linear_backward(dx, dw, db, dout, x, w, N, C, OC);
 }
 
 static float *scratch_or_die(int T, int HS) {
@@ -53,26 +44,6 @@ void c_attention_backward(float *dqkv, const float *dout, const float *qkv, cons
     free(scratch);
 }
 
-void c_residual_forward(float *out, const float *a, const float *b, size_t n) {
-    residual_forward(out, a, b, n);
-}
-
-void c_gelu_forward(float *out, const float *x, size_t n) { gelu_forward(out, x, n); }
-
-void c_gelu_backward(float *dx, const float *dout, const float *x, size_t n) {
-    gelu_backward(dx, dout, x, n);
-}
-
-void c_xent_forward(float *loss, float *lse, const float *logits, const int *target,
-                    size_t N, int V, int Vp) {
-    xent_forward(loss, lse, logits, target, N, V, Vp);
-}
-
-void c_xent_backward(float *dlogits, const float *lse, const int *target, float scale,
-                     size_t N, int V, int Vp) {
-    xent_backward(dlogits, lse, target, scale, N, V, Vp);
-}
-
 void c_classifier_backward(float *dx, float *dwte, float *loss, float *lse, const float *x,
                            const float *wte, const int *target, float scale,
                            size_t N, int C, int V) {
@@ -85,29 +56,14 @@ void c_classifier_backward(float *dx, float *dwte, float *loss, float *lse, cons
     free(logits);
 }
 
-double c_floats_measure(const float *x, const float *v, float correct_v, size_t n) {
-    Params p;
-    memset(&p, 0, sizeof p);
-    p.correct_v = correct_v;
-    p.partials = alloc_or_die((n / PARAMS_MEASURED + 1) * sizeof(double), "sums");
-    floats_measure(&p, SMALLS, x, v, n);
-    free(p.partials);
-    return p.norms[SMALLS];
-}
-
 struct CModel { Model m; };
 
 CModel *c_model_open(const Config *c, int B, int T, uint64_t seed) {
     static Machine machine;
     ModelSpec spec = { *c, B, T, TRAIN, RECOMPUTE_NONE, { .comm = NULL }, 0 };
     CModel *m = alloc_or_die(sizeof *m, "a model");
-    Params *p = &m->m.params;
     model_init(&m->m, &spec, &machine);
-    for (int b = 0; b < gpt2_n_buckets(c); b++) {
-        gpt2_init_bucket(bucket_place(p, KEPT_WEIGHTS, b), c, b, seed);
-        bucket_keep(p, KEPT_WEIGHTS, b);
-    }
-    params_loaded(p);
+    params_draw(&m->m.params, seed);
     return m;
 }
 
@@ -131,18 +87,10 @@ double c_model_backward(CModel *m, const int *tokens, const int *targets, float 
     return loss;
 }
 
-void c_model_update(CModel *m, const float adamw[5], float g_scale, int64_t step) {
+void c_model_update(CModel *m, bool sgd, const float adamw[5], float g_scale, int64_t step) {
     AdamW o = { adamw[0], adamw[1], adamw[2], adamw[3], adamw[4], (double)step, (double)step };
+    m->m.params.sgd = sgd;
     model_update(&m->m, o, g_scale);
-}
-
-void c_model_sgd(CModel *m, float lr, float decay, float g_scale) {
-    const Params *p = &m->m.params;
-    for (int i = 0; i < p->n_chunks; i++) {
-        Chunk k = p->chunks[i];
-        AdamW o = { lr, 0.0f, 0.0f, 0.0f, k.decays ? decay : 0.0f, 1, 1 };
-        sgd_update(p->masters + k.param, p->grads + k.grad, g_scale, o, k.count);
-    }
 }
 
 const float *c_model_logits(CModel *m, const int *tokens, int T) {

@@ -243,14 +243,6 @@ static void make_model(Model *m, const Sharing *sharing) {
     model_init(m, &spec, &machine);
 }
 
-static void draw_model(Model *m, uint64_t seed) {
-    for (int b = 0; b < gpt2_n_buckets(&tiny); b++) {
-        gpt2_init_bucket(bucket_place(&m->params, KEPT_WEIGHTS, b), &tiny, b, seed);
-        bucket_keep(&m->params, KEPT_WEIGHTS, b);
-    }
-    params_loaded(&m->params);
-}
-
 // Rounds beside one process that knows all workers: each moves its parameters somewhere, then the
 // outer step is made as the paper has it, in double. Nobody else sees a worker's moments, nor the
 // length of its gradient, by which it clips.
@@ -258,7 +250,7 @@ static void check_outer(float lr, float mu) {
     Model m;
     Sharing apart = { .comm = &comm, .apart = true };
     make_model(&m, &apart);
-    draw_model(&m, 1);
+    params_draw(&m.params, 1);
     diloco_begin(&m.params);
     size_t n = gpt2_n_params(&tiny);
     float *params = m.params.masters, *start = floats(n), *moves = floats(n), worst = 0.0f;
@@ -310,7 +302,7 @@ TEST(a_model_is_freed_when_all_has_arrived) {
         Sharing sharing = { .comm = &comm, .stage = i / 2 };
         make_model(&m, &sharing);
         if (comm.rank == comm.size - 1) usleep(20000);
-        draw_model(&m, 1);
+        params_draw(&m.params, 1);
         if (i % 2) model_forward(&m, tokens, B, T, 0);
         if (comm.rank == comm.size - 1) usleep(20000);
         if (i % 2) zero_micro_batch(&m.params, 0, 1);

@@ -77,12 +77,10 @@ else
         $((2 * $(last start bytes_grads gpu)))
     end the_twins_measure_the_same_noise
 
-    # Launch by launch; and with a graph, where a copy or a kernel comes as late as it may.
-    works env BATCHWISE_GRAPH=off "$emulated" $whole --out "$dir/launched"
-    same_files gpu launched
+    # Where a copy or a kernel comes as late as it may.
     works env EMULATOR_STREAMS=late "$emulated" $whole --out "$dir/late"
     same_files gpu late
-    end a_graph_changes_no_bit_of_a_run
+    end what_runs_late_changes_no_bit
 
     for i in 1 2; do
         works "$emulated" --init "$dir/cpu" --generate "Once upon" --max-new 20 --seed 3
@@ -143,8 +141,6 @@ linear|/__global__ void bias_backward/,/^}/ s/__syncthreads();//
 linear|s/residual ? (const void \*)e.other : c;/c;/
 linear|/__global__ void column_sums/,/^}/ s/p < parts; p/p < parts - 1; p/
 attention dev/cuda/attention_tiles.cu|/void steps_pass/,/^}/ s/__syncthreads();     //
-attention dev/cuda/attention_tiles.cu|/void steps_pass/,/^}/ s/copy_async_wait<.*//
-attention dev/cuda/attention_tiles.cu|/void steps_pass/,/^}/ s/(now > 0 ? now - 1 : LAST,/(now,/
 attention dev/cuda/attention_tiles.cu|/void steps_begin/,/^}/ s/STAGES - 2/STAGES - 1/
 attention dev/cuda/attention_tiles.cu|s/i) > lane_row(row + 16\*m, half);/i) > lane_row(row + 16*m, half) + 1;/
 attention dev/cuda/attention_tiles.cu|s/if (col + 16\*N - 1 <= row) return;/if (col <= row) return;/

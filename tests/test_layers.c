@@ -13,6 +13,7 @@
 #define main train_gpt2_main
 #include "../train_gpt2.c"
 #undef main
+#include "../dev/check/compare.h"       // compare_norm
 #include "test.h"
 
 enum { MAX_TENSORS = 8 };
@@ -113,12 +114,7 @@ static void check_error(const char *what, int tensor, double error, double toler
 
 // What the fast form of a layer computed, beside what the plain form did.
 static void check_fast(const char *what, const float *fast, const float *plain, size_t n) {
-    double diff = 0.0, norm = 0.0;
-    for (size_t i = 0; i < n; i++) {
-        diff += ((double)fast[i] - plain[i]) * ((double)fast[i] - plain[i]);
-        norm += (double)plain[i] * plain[i];
-    }
-    double error = sqrt(diff / (norm > 0.0 ? norm : 1.0));
+    double error = compare_norm(fast, plain, n);
     CHECK_MSG(error <= TOLERANCE, "%s: fast and plain differ by %.2g", what, error);
 }
 

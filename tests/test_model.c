@@ -5,6 +5,7 @@
 #undef main
 #include "../dev/train/evaluate.c"
 #include "../dev/train/sample.c"
+#include "../dev/check/compare.h"       // compare_norm
 #include "files.h"
 #include "test.h"
 
@@ -15,16 +16,6 @@ static void make_model(Model *m, const Config *c, int B, int T, Use use) {
     static Machine machine;
     ModelSpec spec = { *c, B, T, use, RECOMPUTE_NONE, { .comm = NULL }, 0 };
     model_init(m, &spec, &machine);
-}
-
-// A fresh model's parameters, as draw_params of dev/train/save.c draws them.
-static void draw_model(Model *m, uint64_t seed) {
-    Params *p = model_params(m);
-    for (int b = 0; b < gpt2_n_buckets(&m->c); b++) {
-        gpt2_init_bucket(bucket_place(p, KEPT_WEIGHTS, b), &m->c, b, seed);
-        bucket_keep(p, KEPT_WEIGHTS, b);
-    }
-    params_loaded(p);
 }
 
 static size_t params_bytes(const Model *m) { return gpt2_n_params(&m->c) * sizeof(float); }
@@ -72,15 +63,6 @@ static void fixture_open(Fixture *f, const char *path) {
     CHECK(h[0] == 0x62775446 && h[1] == 1 && h[10] == 5);
     CHECK(f->n_params == gpt2_n_params(&c));
     CHECK(size == (size_t)((char *)(f->params_after + f->n_params) - (char *)f->file));
-}
-
-static double relative_error(const float *ours, const float *theirs, size_t n) {
-    double diff = 0.0, norm = 0.0;
-    for (size_t i = 0; i < n; i++) {
-        diff += ((double)ours[i] - theirs[i]) * ((double)ours[i] - theirs[i]);
-        norm += (double)theirs[i] * theirs[i];
-    }
-    return sqrt(diff / (norm > 0.0 ? norm : 1.0));
 }
 
 // Whether element i of a tensor has a gradient. Adding a constant to every key changes no softmax:
@@ -162,10 +144,10 @@ static void check_against_pytorch(const char *path) {
     float *losses = alloc_or_die(f.N * sizeof(float), "losses");
     for (size_t n = 0; n < f.N; n++)
         memcpy(logits + n*f.c.V, model_logits(&m, (int)n), f.c.V * sizeof(float));
-    double logit_error = relative_error(logits, f.logits, f.N * f.c.V);
+    double logit_error = compare_norm(logits, f.logits, f.N * f.c.V);
     CHECK_MSG(logit_error <= LOGITS, "%s: logits %.2g", path, logit_error);
     model_loss(&m, losses, f.targets, f.N);
-    double loss_error = relative_error(losses, f.losses, f.N);
+    double loss_error = compare_norm(losses, f.losses, f.N);
     CHECK_MSG(loss_error <= LOSSES, "%s: losses %.2g", path, loss_error);
     classifier_loss_and_gradient(&m, f.targets, 1.0f / (float)f.N, f.B, f.T);
     model_backward(&m, f.inputs, f.B, f.T);
@@ -214,7 +196,7 @@ static void test_params(Model *m, const Shape *s, int micro, int steps) {
     int inputs[SHAPE_MOST], targets[SHAPE_MOST], T = s->T;
     test_batch(inputs, targets, s);
     make_model(m, &s->c, micro, T, TRAIN);
-    draw_model(m, 5);
+    params_draw(&m->params, 5);
     for (int step = 1; step <= steps; step++) {
         clear_grads(m);
         for (int b = 0; b < s->B; b += micro) {
@@ -239,7 +221,7 @@ TEST(any_micro_batch_makes_the_same_update) {
         test_params(&cut, &SMALL, micro, 5);
         const float *ours = cut.params.masters, *theirs = whole.params.masters;
         double error = worst_tensor(&SMALL.c, SMALL.T, ours, theirs, where);
-        double all = relative_error(ours, theirs, gpt2_n_params(&SMALL.c));
+        double all = compare_norm(ours, theirs, gpt2_n_params(&SMALL.c));
         printf("    %dx%d against 8x1: %.1g of all parameters, at worst %.1g, in %s\n",
                micro, 8 / micro, all, error, where);
         CHECK_MSG(all <= SPLIT, "%d sequences at a time: |dtheta|/|theta| %.2g", micro, all);
@@ -279,10 +261,10 @@ TEST(initialisation_is_gpt2s) {
     Model m, again;
     make_model(&m, &c, 1, 8, INFER);
     make_model(&again, &c, 1, 8, INFER);
-    draw_model(&m, 9);
-    draw_model(&again, 9);
+    params_draw(&m.params, 9);
+    params_draw(&again.params, 9);
     CHECK(same_params(&m, &again));
-    draw_model(&again, 10);
+    params_draw(&again.params, 10);
     CHECK(!same_params(&m, &again));
     for (int i = 0; i < gpt2_n_tensors(&c); i++) {
         Tensor t = gpt2_tensor(&c, i);
@@ -312,15 +294,15 @@ TEST(cached_rows_equal_a_full_pass) {
     for (int i = 0; i < 16; i++) text[i] = (i*17 + 5) % 61;
     make_model(&full, &c, 1, 16, INFER);
     make_model(&cached, &c, 1, 16, INFER);
-    draw_model(&full, 4);
-    draw_model(&cached, 4);
+    params_draw(&full.params, 4);
+    params_draw(&cached.params, 4);
     static const int ends[] = { 1, 2, 5, 6, 7, 16 };    // rows at a time: 1, 1, 3, 1, 1, 9
     for (int i = 0, done = 0; i < 6; done = ends[i++]) {
         model_forward(&full, text, 1, ends[i], 0);
         model_forward(&cached, text + done, 1, ends[i] - done, done);
         const float *a = model_logits(&full, ends[i] - 1);
         const float *b = model_logits(&cached, ends[i] - done - 1);
-        double error = relative_error(b, a, (size_t)c.V);
+        double error = compare_norm(b, a, (size_t)c.V);
         CHECK_MSG(error <= CACHED, "%d tokens, the last %d new: %.2g", ends[i], ends[i] - done,
                   error);
     }

@@ -131,6 +131,16 @@ static inline const char *compare_verdict(Comparison *c) {
     return line;
 }
 
+// ||got - exact|| / ||exact||, of a whole tensor.
+static inline double compare_norm(const float *got, const float *exact, size_t n) {
+    double difference = 0.0, norm = 0.0;
+    for (size_t i = 0; i < n; i++) {
+        difference += ((double)got[i] - exact[i]) * ((double)got[i] - exact[i]);
+        norm += (double)exact[i] * exact[i];
+    }
+    return sqrt(difference / (norm > 0.0 ? norm : 1.0));
+}
+
 // ---- tensors in a file ----
 
 // As one program writes them and compare.c reads them: lines of text, and behind each `tensor` line

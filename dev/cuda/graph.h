@@ -14,7 +14,6 @@
 
 typedef struct {
     cudaGraphExec_t exec;              // NULL: not captured yet
-    size_t launches;                   // that it holds
     bool warm;                         // `work` has run
 } Graph;
 
@@ -23,7 +22,6 @@ template <class Work> static void graph_capture(Graph *g, cudaStream_t stream, W
     CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     work();                            // records, and runs nothing
     CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
-    CUDA_CHECK(cudaGraphGetNodes(graph, NULL, &g->launches));
     CUDA_CHECK(cudaGraphInstantiateWithFlags(&g->exec, graph, 0));
     CUDA_CHECK(cudaGraphDestroy(graph));
 }

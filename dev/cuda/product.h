@@ -3,7 +3,6 @@
 //
 //     product_run(&key, &x, g)                starts the product of a key with these operands
 //     p = product_find(&key, g)               the product, made when it is first asked for
-//     product_launch(p, x, g)                 starts it: cuBLASLt's call
 
 enum { MAX_PRODUCTS = 128 };
 
@@ -99,15 +98,6 @@ typedef struct {
     const void *vector, *other;
 } Operands;
 
-static cublasStatus_t product_launch(const Product *p, const Operands *x, Gpu *g) {
-    float one = 1.0f;
-    cublasStatus_t status = cublasLtMatmul(
-        g->blas, p->desc, &one, x->b, p->b, x->a, p->a, &x->beta, x->added, p->c, x->c,
-        p->c, &p->algorithm, g->workspace, WORKSPACE_BYTES, g->stream);
-    if (status != CUBLAS_STATUS_SUCCESS) cudaGetLastError();     // LAUNCH_CHECK would report it
-    return status;
-}
-
 static void product_make(Product *p, const ProductKey *k, Gpu *g) {
     bool a_rows = k->op_a == CUBLAS_OP_N, b_rows = k->op_b == CUBLAS_OP_N;
     cudaDataType_t type = type_of((const real *)NULL);
@@ -142,10 +132,14 @@ static size_t multiprocessors_left(const Gpu *g) { return g->messages ? g->besid
 
 // False, and nothing done, if cuBLASLt has no kernel for it.
 static bool product_run(const ProductKey *key, const Operands *x, Gpu *g) {
+    float one = 1.0f;
     Product *p = product_find(key, g);
     product_set_pointers(p, x->vector, x->other);
     if (!p->found) return false;
-    cublasStatus_t status = product_launch(p, x, g);
+    cublasStatus_t status = cublasLtMatmul(
+        g->blas, p->desc, &one, x->b, p->b, x->a, p->a, &x->beta, x->added, p->c, x->c,
+        p->c, &p->algorithm, g->workspace, WORKSPACE_BYTES, g->stream);
+    if (status != CUBLAS_STATUS_SUCCESS) cudaGetLastError();     // LAUNCH_CHECK would report it
     p->found = status == CUBLAS_STATUS_SUCCESS;          // if it does not start: do without it
     if (key->epilogue == NO_EPILOGUE) CUBLAS_CHECK(status);
     return p->found;

@@ -22,14 +22,14 @@
 
 namespace emulator {
 
-// From NVIDIA's data sheets, as plan_gpus; clocks are those at which its FLOP/s are reached. L2: in
-// bytes a clock, from the white paper of A100, which has that of V100 too; 0: not published.
-struct ProfileGpu { const char *name; double gb_per_s, multiprocessors, ghz, l2; };
-static const ProfileGpu profile_gpus[] = {
-    { "v100", 900, 80, 1.53, 2048 }, { "t4", 320, 40, 1.59, 0 },    { "a10", 600, 72, 1.695, 0 },
-    { "a100", 2039, 108, 1.41, 5120 }, { "l4", 300, 58, 2.04, 0 },  { "l40s", 864, 142, 2.52, 0 },
-    { "h100", 3350, 132, 1.83, 0 },  { "h200", 4800, 132, 1.83, 0 }, { "b200", 8000, 148, 1.86, 0 },
-    { "3090", 936, 82, 1.695, 0 },   { "4090", 1008, 128, 2.52, 0 },
+// What plan_gpus lacks: the clock at which a data sheet's FLOP/s are reached. L2: in bytes a clock,
+// from the white paper of A100, which has that of V100 too; 0: not published.
+struct ProfileGpu { const char *name; double ghz, l2; const PlanGpu *sheet; };
+static ProfileGpu profile_gpus[] = {
+    { "v100", 1.53, 2048, NULL }, { "t4", 1.59, 0, NULL }, { "a10", 1.695, 0, NULL },
+    { "a100", 1.41, 5120, NULL }, { "l4", 2.04, 0, NULL }, { "l40s", 2.52, 0, NULL },
+    { "h100", 1.83, 0, NULL }, { "h200", 1.83, 0, NULL }, { "b200", 1.86, 0, NULL },
+    { "3090", 1.695, 0, NULL }, { "4090", 2.52, 0, NULL },
 };
 
 enum Resource { MEMORY, L2_CACHE, L1_CACHE, SHUFFLES, TENSOR, RESOURCES };
@@ -48,16 +48,12 @@ inline double ratio(double a, double b) { return b > 0.0 ? a / b : 0.0; }
 
 static const ProfileGpu *profile_gpu(const char *name) {
     std::string known;
-    for (const ProfileGpu &g : profile_gpus) {
+    for (ProfileGpu &g : profile_gpus) {
+        for (const PlanGpu &p : plan_gpus) if (strcmp(p.name, g.name) == 0) g.sheet = &p;
         if (strcmp(g.name, name) == 0) return &g;
         known += std::string(known.empty() ? "" : ", ") + g.name;
     }
     die("GPU=%s: its data sheet is not known here; known are %s", name, known.c_str());
-}
-
-inline double profile_flops(const ProfileGpu *g) {
-    for (const PlanGpu &p : plan_gpus) if (strcmp(p.name, g->name) == 0) return 1e12 * p.tflops;
-    return NAN;
 }
 
 // ---- names and lines, which addr2line knows ----
@@ -123,12 +119,12 @@ inline ProfileRow row_of(const CountedKernel &k, const ProfileGpu *g) {
     }
     r.lanes = ratio((double)all.lanes, (double)all.requests);
     r.flops = k.flops + 4096.0 * (double)k.total(MMA).requests;      // 2*16*8*16
-    double clocks = g->multiprocessors * g->ghz * 1e9;
-    r.seconds[MEMORY] = r.memory / (1e9 * g->gb_per_s);
+    double clocks = g->sheet->multiprocessors * g->ghz * 1e9;
+    r.seconds[MEMORY] = r.memory / (1e9 * g->sheet->bandwidth);
     r.seconds[L2_CACHE] = ratio(32.0 * (double)r.global.sectors, 1e9 * g->ghz * g->l2);
     r.seconds[L1_CACHE] = (double)(r.global.passes + r.shared.passes) / clocks;
     r.seconds[SHUFFLES] = (double)k.total(SHUFFLE).requests / clocks;
-    r.seconds[TENSOR] = r.flops / profile_flops(g);
+    r.seconds[TENSOR] = r.flops / (1e12 * g->sheet->tflops);
     for (int i = 0; i < RESOURCES; i++)
         if (r.seconds[i] > r.seconds[r.longest]) r.longest = (Resource)i;
     return r;
@@ -137,9 +133,9 @@ inline ProfileRow row_of(const CountedKernel &k, const ProfileGpu *g) {
 // ---- all kernels ----
 
 inline void show_gpu(const ProfileGpu *g) {
-    printf("Least times on one %s, by its data sheet: %.0f GB/s, %.0f multiprocessors at %.2f GHz, "
-           "%.0f TFLOP/s.\n", g->name, g->gb_per_s, g->multiprocessors, g->ghz,
-           1e-12 * profile_flops(g));
+    printf("Least times on one %s, by its data sheet: %.0f GB/s, %d multiprocessors at %.2f GHz, "
+           "%.0f TFLOP/s.\n", g->name, g->sheet->bandwidth, g->sheet->multiprocessors, g->ghz,
+           g->sheet->tflops);
 }
 
 inline std::string short_name(const ProfileRow &r) {

@@ -135,11 +135,7 @@ static void bench_open(Bench *b, const Setting *s) {
     b->T = s->T;
     b->N = (size_t)s->B * s->T;
     model_init(&b->m, &spec, &machine);
-    for (int bucket = 0; bucket < gpt2_n_buckets(&s->c); bucket++) {
-        gpt2_init_bucket(bucket_place(&b->m.params, KEPT_WEIGHTS, bucket), &s->c, bucket, 1);
-        bucket_keep(&b->m.params, KEPT_WEIGHTS, bucket);
-    }
-    params_loaded(&b->m.params);
+    params_draw(&b->m.params, 1);
     b->tokens = alloc_or_die(2 * b->N * sizeof(int), "a batch");
     b->targets = b->tokens + b->N;
     Rng rng = rng_make(1, 1);

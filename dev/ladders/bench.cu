@@ -8,7 +8,7 @@
 // the other, as in a step, and after half a gigabyte of something else, so that the cache holds
 // nothing that it would not hold in earnest. It may hold more in earnest, what the launcher before
 // has just written: so the sum can be longer than the step. Times are medians.
-#include "gpu.cu"                      // gpu_open, model_fresh, update, median_seconds, copy_speed
+#include "gpu.cu"                      // gpu_open, update, median_seconds, copy_speed
 
 enum { MAX_BATCHES = 32 };
 
@@ -53,7 +53,8 @@ static bool bench_open(Bench *b, int B, Recompute recompute) {
                megabytes(free_bytes), megabytes(for_driver));
         return false;
     }
-    model_fresh(&b->m, spec, &b->gpu);
+    model_init(&b->m, &spec, &b->gpu);
+    params_draw(&b->m.params, 1);
     b->shape.B = B;
     return true;
 }
@@ -144,17 +145,12 @@ static Work embedding_backward_work(const Site *z) {
     return { 0.0, R*z->N*z->C + 8.0*z->C * (z->words + z->T) + 8.0*z->N };
 }
 
-// A query sees (T+1)/2 keys on the average; forward there are two products, backward five.
-static Work attention_work(const Site *z) {
-    return { 2.0*z->N*z->C * (z->T + 1), R*4.0*z->N*z->C + 4.0*z->N*z->NH };
+// ARRAYS of N*C elements. A query sees (T+1)/2 keys on the average.
+template <int PRODUCTS, int ARRAYS> static Work attention_work(const Site *z) {
+    return { (double)PRODUCTS*z->N*z->C * (z->T + 1), R*ARRAYS*z->N*z->C + 4.0*z->N*z->NH };
 }
-static Work attention_backward_work(const Site *z) {
-    return { 5.0*z->N*z->C * (z->T + 1), R*8.0*z->N*z->C + 4.0*z->N*z->NH };
-}
-
-static Work layernorm_work(const Site *z) { return { 0.0, R*2.0*z->N*z->C + 8.0*z->N }; }
-static Work layernorm_backward_work(const Site *z) {
-    return { 0.0, R*4.0*z->N*z->C + 8.0*z->N };
+template <int ARRAYS> static Work layernorm_work(const Site *z) {
+    return { 0.0, R*ARRAYS*z->N*z->C + 8.0*z->N };
 }
 
 static Work xent_work(const Site *z) { return { 0.0, R*2.0*z->N*z->V }; }
@@ -194,12 +190,12 @@ static const Part parts[] = {
     { "embedding", 0, 1, embedding_work, [](const Site *s) {
         embedding_forward(s->m->x_in, s->m->batch.inputs, s->m->w.wte, s->m->w.wpe, s->B, s->T,
                           s->C, s->g->stream); } },
-    { "layernorm", 2, 1, layernorm_work, [](const Site *s) {
+    { "layernorm", 2, 1, layernorm_work<2>, [](const Site *s) {
         layernorm_forward(s->a.ln2, s->a.x_mid, s->w.ln2, s->N, s->C, s->g->stream); } },
     { "qkv", 1, 0, rows_work<1, 3>, [](const Site *s) {
         linear_forward(s->a.qkv, s->a.ln1.out, s->w.qkv_w, s->w.qkv_b, s->N, s->C, 3*s->C,
                        s->g); } },
-    { "attention", 1, 0, attention_work, [](const Site *s) {
+    { "attention", 1, 0, attention_work<2, 4>, [](const Site *s) {
         attention_forward(s->a.att, s->a.att_lse, s->a.qkv, s->B, s->T, 0, s->C, s->m->c.NH,
                           s->g); } },
     { "att_proj", 1, 0, rows_work<1, 1, 1>, [](const Site *s) {          // reads the residual
@@ -230,14 +226,14 @@ static const Part parts[] = {
         data_gradient(s, s->m->dx_branch, s->m->dfc, s->w.fc_w, s->C, 4*s->C); } },
     { "fc, weight", 1, 0, weight_work<1, 4>, [](const Site *s) {
         weight_gradient(s, s->d.fc_w, s->m->dfc, s->a.ln2.out, s->C, 4*s->C); } },
-    { "layernorm, back", 2, 1, layernorm_backward_work, [](const Site *s) {
+    { "layernorm, back", 2, 1, layernorm_work<4>, [](const Site *s) {
         layernorm_backward(s->m->dx, s->d.ln2, s->d.mlp_proj_b, s->m->dx, s->m->dx_branch,
                            s->a.x_mid, s->a.ln2, s->w.ln2, s->N, s->C, s->g); } },
     { "att_proj, data", 1, 0, rows_work<1, 1>, [](const Site *s) {
         data_gradient(s, s->m->dx_branch, s->m->dx, s->w.att_proj_w, s->C, s->C); } },
     { "att_proj, weight", 1, 0, weight_work<1, 1>, [](const Site *s) {
         weight_gradient(s, s->d.att_proj_w, s->m->dx, s->a.att, s->C, s->C); } },
-    { "attention, back", 1, 0, attention_backward_work, [](const Site *s) {
+    { "attention, back", 1, 0, attention_work<5, 8>, [](const Site *s) {
         attention_backward(s->m->dqkv, s->d.qkv_b, s->m->att_rows, s->m->dx_branch, s->a.qkv,
                            s->a.att, s->a.att_lse, s->B, s->T, s->C, s->m->c.NH, s->g); } },
     { "qkv, data", 1, 0, rows_work<3, 1>, [](const Site *s) {

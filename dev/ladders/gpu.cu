@@ -1,5 +1,5 @@
-// What the GPU programs of this folder share: the trainer of GPUs, one GPU for one rank, a fresh
-// model, an update of it, and times.
+// What the GPU programs of this folder share: the trainer of GPUs, one GPU for one rank, an update
+// of a model, and times.
 #include "../base/base.h"
 #define main static train_gpt2_main    // not called: what it alone needs is not compiled
 #include "../../train_gpt2.cu"
@@ -25,16 +25,6 @@ static inline void shape_parse(ModelShape *s, const char *text, const char *name
         c->C % c->NH != 0)
         die("%s: L,NH,C,V,T are expected, five numbers, with heads that divide the channels", name);
     c->P = s->T;
-}
-
-// GPT-2's fresh parameters, in a model of the very size that the trainer would make.
-static inline void model_fresh(Model *m, ModelSpec spec, Machine *g) {
-    model_init(m, &spec, g);
-    for (int i = 0; i < gpt2_n_buckets(&m->c); i++) {
-        gpt2_init_bucket(bucket_place(&m->params, KEPT_WEIGHTS, i), &m->c, i, 1);
-        bucket_keep(&m->params, KEPT_WEIGHTS, i);
-    }
-    params_loaded(&m->params);
 }
 
 static inline int *random_tokens(size_t n, int V) {

@@ -11,6 +11,7 @@
 #include "gpu.cu"                      // real, load, store, warp_sum, ...; and the last rungs
 #include <functional>
 #include <vector>
+#include "../check/compare.h"          // compare_norm
 #ifdef EMULATOR_COUNT
 #include "../emulator/profile.h"
 #endif
@@ -65,13 +66,7 @@ static Result result(const char *name, const Array<T> &a, float before, int roun
 
 static void result_check(const Result &r, const std::vector<float> &x,
                          const std::vector<float> &expected, const char *title, const char *rung) {
-    double squares = 0.0, norm = 0.0;
-    for (size_t i = 0; i < x.size(); i++) {
-        double difference = (double)x[i] - expected[i];
-        squares += difference * difference;
-        norm += (double)expected[i] * expected[i];
-    }
-    double error = sqrt(squares / norm);
+    double error = compare_norm(x.data(), expected.data(), x.size());
     if (!(error <= r.bound))                     // not-a-number is an error, too
         die("%s, rung '%s': %s is off by %.2g of its norm, and rounding by at most %.2g", title,
             rung, r.name, error, r.bound);
@@ -90,7 +85,7 @@ struct Least { double bytes, flops; };
 struct Ladder {
     Machine gpu;
     bool shows;                        // rows of a table; else it only checks
-    double copy_bytes, product_flops;  // a second, measured: the limits. 0: not yet
+    double copy_bytes;                 // a second, measured. 0: not yet
 };
 
 #ifdef EMULATOR_COUNT
@@ -166,8 +161,7 @@ static void show_header(void) {
 template <class Data>
 static void rung_show(Ladder *l, const Rung<Data> *r, const Data *d, const Least *least) {
     if (l->copy_bytes == 0.0) l->copy_bytes = copy_speed(&l->gpu);
-    if (l->product_flops == 0.0) l->product_flops = machine_peak_flops(&l->gpu);
-    double limit = fmax(least->bytes / l->copy_bytes, least->flops / l->product_flops);
+    double limit = fmax(least->bytes / l->copy_bytes, least->flops / machine_peak_flops(&l->gpu));
     double seconds = median_seconds(&l->gpu, [] {}, [&] { r->launch(d, &l->gpu); });
     printf("| %-26s | %9.1f | %11.1f%% |\n", r->name, 1e6 * seconds, 100.0 * limit / seconds);
 }

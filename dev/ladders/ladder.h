@@ -9,6 +9,7 @@
 #include <time.h>
 #include "../base/base.h"
 #include "../base/rng.h"               // rng_make, rng_uniform
+#include "../check/compare.h"          // compare_norm
 #include "../cpu/cpu.h"
 
 // ---- the peak, and whether this machine was busy ----
@@ -125,14 +126,9 @@ static inline double rung_flops(const Rung *r, const Ladder *l) {
 static inline double rung_error(const Rung *r, const Ladder *l) {
     double worst = 0.0;
     for (const Result *x = l->results; x < l->results + 2 && x->n > 0; x++) {
-        double squares = 0.0, norm = 0.0, most = r->bf16 ? 0.003 : x->tolerance;
+        double most = r->bf16 ? 0.003 : x->tolerance;
         if (r == l->rungs) memcpy(x->first, x->x, x->compared * sizeof *x->x);
-        for (size_t i = 0; i < x->compared; i++) {
-            double a = x->x[i], b = x->first[i];
-            squares += (a - b) * (a - b);
-            norm += b*b;
-        }
-        double error = sqrt(squares / norm);
+        double error = compare_norm(x->x, x->first, x->compared);
         if (!(error <= most))                    // not-a-number is an error, too
             die("%s: %s: %s is off by %.2g of its norm, and rounding by at most %.2g", r->name,
                 l->title, x->name, error, most);

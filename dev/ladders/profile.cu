@@ -1,6 +1,6 @@
 // make profile: what each kernel of one update asks of a GPU, counted in the emulator.
 // dev/emulator/README.md says how it is called.
-#include "gpu.cu"                      // gpu_open, model_fresh, update
+#include "gpu.cu"                      // gpu_open, update
 #include "../emulator/profile.h"       // profile_show, profile_show_lines
 
 // profile [MODEL [MICRO_BATCH [GPU [KERNEL]]]]; "" is what stands there by default.
@@ -16,7 +16,8 @@ int main(int argc, char **argv) {
     emulator::profile_gpu(gpu);                  // dies if it is not known
     ModelSpec spec = { s.c, s.B, s.T, TRAIN, RECOMPUTE_NONE, Sharing(), 132 };       // an h100's
     gpu_open(&machine);
-    model_fresh(&m, spec, &machine);
+    model_init(&m, &spec, &machine);
+    params_draw(&m.params, 1);
     int N = s.B*s.T, *tokens = random_tokens(N + 1, s.c.V);
     emulator::count_clear();
     update(&m, tokens, tokens + 1, s.B, s.T, 1);

@@ -39,12 +39,7 @@ static void lesson_model(Model *m, Config c, int B, int T, uint64_t seed) {
     static Machine machine;
     ModelSpec spec = { .c = c, .B = B, .T = T, .use = TRAIN };
     model_init(m, &spec, &machine);
-    Params *p = model_params(m);
-    for (int b = 0; b < gpt2_n_buckets(&c); b++) {
-        gpt2_init_bucket(bucket_place(p, KEPT_WEIGHTS, b), &c, b, seed);
-        bucket_keep(p, KEPT_WEIGHTS, b);
-    }
-    params_loaded(p);
+    params_draw(model_params(m), seed);
 }
 
 __attribute__((unused))

@@ -245,6 +245,14 @@ void bucket_keep(Params *p, Kept what, int bucket) {
     bucket_take(p, kept_buffer(p, what), bucket);
 }
 
+void params_draw(Params *p, uint64_t seed) {
+    for (int b = 0; b < gpt2_n_buckets(&p->tp.whole); b++) {
+        gpt2_init_bucket(bucket_place(p, KEPT_WEIGHTS, b), &p->tp.whole, b, seed);
+        bucket_keep(p, KEPT_WEIGHTS, b);
+    }
+    params_loaded(p);
+}
+
 // Puts a bucket of the whole model together on rank 0, from the parts of its tensor group. `own` is
 // this rank's part on its device, in the shapes of p->c.
 static const float *bucket_join(Params *p, float *own, int bucket) {

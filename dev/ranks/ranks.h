@@ -556,6 +556,9 @@ void params_loaded(Params *p);
 float *bucket_place(Params *p, Kept what, int bucket);
 void bucket_keep(Params *p, Kept what, int bucket);
 
+// GPT-2's fresh weights.
+void params_draw(Params *p, uint64_t seed);
+
 // A bucket of the whole model in rank 0's CPU memory, valid until the next call; all ranks call it
 // together. For Adam's moments, which differ between DiLoCo's workers: those of `worker`, or with
 // -1 their mean. A Checkpoint's source (dev/files/checkpoint.c).

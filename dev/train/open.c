@@ -274,7 +274,7 @@ void run_open(Run *r) {
     Sharing sharing = run_sharing(&r->o, &r->data, &r->tensor);
     open_model(r, &c, TRAIN, r->o.micro_batch, &sharing);
     if (loaded) load_params(r, from.text);
-    else draw_params(r);
+    else params_draw(r->params, (uint64_t)r->o.seed);
     if (r->o.average_tokens > 0) average_update(r->params, 0.0f);    // begins at the weights
     if (r->o.resume) restore_state(r, from.text);
     if (r->o.outer_every) diloco_begin(r->params);

@@ -56,8 +56,7 @@ static void measure_speed(PlanMachine *machine, Run *r, const Config *c) {
     double start = seconds_now(), step = INFINITY, adam = INFINITY;
     for (size_t i = 0; i < N; i++) tokens[i] = (int)(i % (size_t)spec.c.V);
     model_init(m, &spec, r->machine);
-    for (int b = 0; b < gpt2_n_buckets(&spec.c); b++)
-        gpt2_init_bucket(bucket_place(model_params(m), KEPT_WEIGHTS, b), &spec.c, b, 1);
+    params_draw(model_params(m), 1);
     for (int i = 0; i < 3 || seconds_now() - start < 0.5; i++) {
         double begin = seconds_now();
         clear_grads(m);

@@ -109,15 +109,6 @@ void load_params(Run *r, const char *from) {
     params_loaded(r->params);
 }
 
-void draw_params(Run *r) {
-    for (int b = 0; b < gpt2_n_buckets(&r->spec.c); b++) {
-        float *bucket = bucket_place(r->params, KEPT_WEIGHTS, b);
-        gpt2_init_bucket(bucket, &r->spec.c, b, (uint64_t)r->o.seed);
-        bucket_keep(r->params, KEPT_WEIGHTS, b);
-    }
-    params_loaded(r->params);
-}
-
 void load_moments(Run *r, const char *from, int64_t workers) {
     bool diloco = r->o.outer_every > 0, own = diloco && workers == r->data.size;
     if (r->params->sgd) return;

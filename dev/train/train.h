@@ -319,9 +319,8 @@ void save(Run *r);
 // that does.
 void die_checkpoint(const Run *r, const char *from, const Error *why);
 
-// Loads the model's parameters, or initialises those of a fresh one.
+// Loads the model's parameters.
 void load_params(Run *r, const char *from);
-void draw_params(Run *r);
 
 // Loads AdamW's moments. In a DiLoCo run each worker gets its own moments back; if the number of
 // workers has changed, all start from the mean.

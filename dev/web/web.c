@@ -88,7 +88,7 @@ static void tales_run_open(Run *r) {
     Config c = fresh_config(r);
     Sharing sharing = run_sharing(&r->o, &r->data, &r->tensor);
     open_model(r, &c, TRAIN, r->o.micro_batch, &sharing);
-    draw_params(r);
+    params_draw(r->params, (uint64_t)r->o.seed);
     size_t N = (size_t)r->o.micro_batch * (size_t)r->T;
     r->inputs = (int *)alloc_or_die(N * sizeof(int), "a batch");
     r->targets = (int *)alloc_or_die(N * sizeof(int), "a batch");

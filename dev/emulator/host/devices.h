@@ -129,8 +129,7 @@ struct cudaDeviceProp {
     size_t sharedMemPerBlockOptin, sharedMemPerMultiprocessor;
 };
 
-inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int i) {
-    if (i < 0 || i >= emulator::device_count()) return emulator::result(cudaErrorInvalidDevice);
+inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int) {
     int capability = (int)emulator::setting("EMULATOR_CAPABILITY", 90);
     *p = {};
     snprintf(p->name, sizeof p->name, "emulator on a CPU");

@@ -100,7 +100,6 @@ inline cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t
 // all, in the same order. What a capture of one stream forbids ends the program (devices.h).
 
 typedef struct emulator_graph { std::vector<emulator::Work> works; } *cudaGraph_t, *cudaGraphExec_t;
-typedef struct emulator_node *cudaGraphNode_t;
 
 enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
 
@@ -116,12 +115,6 @@ inline cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
     *graph = new emulator_graph();
     (*graph)->works.swap(stream->captured);
     stream->captures = false;
-    return emulator::result(cudaSuccess);
-}
-
-// The number of operations; the nodes themselves are not emulated.
-inline cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *, size_t *n) {
-    *n = graph->works.size();
     return emulator::result(cudaSuccess);
 }
 

@@ -80,11 +80,10 @@ inline cudaError_t cudaFuncSetAttribute(Kernel *kernel, cudaFuncAttribute, int v
     return emulator::result(cudaSuccess);
 }
 
-// Register counts and memory use are not known here. Whether the kernel can run at all is.
-struct cudaFuncAttributes { int binaryVersion; };
+// Its attributes are not known here. Whether the kernel can run at all is.
+struct cudaFuncAttributes { };
 
 template <class Kernel>
-inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, Kernel *) {
-    a->binaryVersion = (int)emulator::setting("EMULATOR_CAPABILITY", 90);
+inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *, Kernel *) {
     return emulator::result(emulator::can_run());
 }

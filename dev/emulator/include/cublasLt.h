@@ -54,8 +54,6 @@ typedef enum {
     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES = 7, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES = 8,
 } cublasLtMatmulPreferenceAttributes_t;
 
-typedef enum { CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME = 3 } cublasLtMatmulAlgoConfigAttributes_t;
-
 typedef struct emulator_cublas { int unused; } *cublasLtHandle_t;
 typedef struct emulator_matmul {
     int32_t compute, scale, transA, transB;
@@ -73,9 +71,7 @@ typedef struct emulator_preference { uint32_t schemes; } *cublasLtMatmulPreferen
 typedef struct { uint64_t data[8]; } cublasLtMatmulAlgo_t;
 typedef struct {
     cublasLtMatmulAlgo_t algo;
-    size_t workspaceSize;
     cublasStatus_t state;
-    int reserved[4];
 } cublasLtMatmulHeuristicResult_t;
 
 inline const char *cublasLtGetStatusString(cublasStatus_t status) {
@@ -202,19 +198,18 @@ inline cublasStatus_t check_matmul(const emulator_matmul *d, const emulator_layo
 
 // ---- algorithms ----
 
-// A split algorithm sums the first half of K apart from the second, as a split-K kernel does. The
-// scheme says how a GPU would add the two sums.
-struct Algorithm { uint32_t scheme; bool split; };
-static const Algorithm algorithms[] = {
-    { CUBLASLT_REDUCTION_SCHEME_NONE, false },
-    { CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE, true },
-    { CUBLASLT_REDUCTION_SCHEME_INPLACE, true },
-    { CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, true },
-};
-constexpr uint64_t N_ALGORITHMS = sizeof algorithms / sizeof *algorithms;
-
-inline const Algorithm *algorithm_of(const cublasLtMatmulAlgo_t *a) {
-    return a->data[0] < N_ALGORITHMS ? &algorithms[a->data[0]] : nullptr;
+// An algorithm is a scheme, how a GPU would add partial sums: with any but NONE it sums the first
+// half of K apart from the second, as a split-K kernel does. `allowed`: the caller's mask.
+inline uint32_t choose_scheme(uint32_t allowed, bool beside) {
+    const char *asked = getenv("EMULATOR_ALGORITHMS");
+    if (!asked) return CUBLASLT_REDUCTION_SCHEME_NONE;
+    bool split = strcmp(asked, "split") == 0;
+    for (uint32_t scheme : { CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE,
+                             CUBLASLT_REDUCTION_SCHEME_INPLACE })
+        if (split && (scheme & allowed)) return scheme;
+    beside = beside && strcmp(asked, "beside") == 0;
+    return split || beside ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE
+                           : CUBLASLT_REDUCTION_SCHEME_NONE;
 }
 
 // An epilogue that EMULATOR_EPILOGUES lets fail, or says is not there.
@@ -276,8 +271,8 @@ EMULATOR_UNCOUNTED inline void tile(Column out[TILE_COLS], const float *a, const
 // product (m,n), column-major and contiguous, of packed panels. A split algorithm sums the first
 // half of K apart.
 EMULATOR_UNCOUNTED inline void multiply(float *product, const float *a, const float *b, int64_t m,
-                                        int64_t n, int64_t K, const Algorithm *algorithm) {
-    int64_t part = algorithm->split ? K / 2 : K;
+                                        int64_t n, int64_t K, bool split) {
+    int64_t part = split ? K / 2 : K;
     #pragma omp parallel for if (m*n*K > 1 << 15)
     for (int64_t j = 0; j < n; j += TILE_COLS)
         for (int64_t i = 0; i < m; i += TILE_ROWS) {
@@ -320,7 +315,7 @@ struct Product {
     const void *A, *B, *C;
     void *D;
     float alpha, beta;
-    const Algorithm *algorithm;
+    bool split;
 };
 
 // Writes D from the product. With beta 0, C is not read.
@@ -359,7 +354,7 @@ inline void product_run(const Product &p) {
     float *product = (float *)malloc((size_t)(m*n) * sizeof *product);
     if (!a || !b || !product) fail("no memory for a product of %lld x %lld", (long long)m,
                                    (long long)n);
-    multiply(product, a, b, m, n, K, p.algorithm);
+    multiply(product, a, b, m, n, K, p.split);
     finish(p, product);
     free(a);
     free(b);
@@ -379,23 +374,9 @@ inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     if (status != CUBLAS_STATUS_SUCCESS) return status;
     if (emulator::epilogue_is(d, "lacks")) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (emulator::epilogue_is(d, "refuses")) return CUBLAS_STATUS_INVALID_VALUE;
-    const char *asked = getenv("EMULATOR_ALGORITHMS");
-    bool beside = d->multiprocessors > 0 && asked && strcmp(asked, "beside") == 0;
-    uint64_t i = asked && strcmp(asked, "split") == 0 ? 1 : beside ? emulator::N_ALGORITHMS - 1 : 0;
-    while (emulator::algorithms[i].scheme & ~preference->schemes) i++;
     results[*found] = {};
-    results[(*found)++].algo.data[0] = i;
-    return CUBLAS_STATUS_SUCCESS;
-}
-
-inline cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(
-        const cublasLtMatmulAlgo_t *algorithm, cublasLtMatmulAlgoConfigAttributes_t attribute,
-        void *value, size_t bytes, size_t *written) {
-    const emulator::Algorithm *a = emulator::algorithm_of(algorithm);
-    if (!a || attribute != CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME || bytes != 4)
-        return CUBLAS_STATUS_INVALID_VALUE;
-    *written = 4;
-    memcpy(value, &a->scheme, 4);
+    results[(*found)++].algo.data[0] =
+        emulator::choose_scheme(preference->schemes, d->multiprocessors > 0);
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -407,14 +388,13 @@ inline cublasStatus_t cublasLtMatmul(
         void *D, cublasLtMatrixLayout_t layoutD, const cublasLtMatmulAlgo_t *algorithm, void *,
         size_t, cudaStream_t stream) {
     cudaStream_t s = emulator::stream_of(stream);
-    const emulator::Algorithm *how = emulator::algorithm_of(algorithm);
-    if (!how) return CUBLAS_STATUS_INVALID_VALUE;
     cublasStatus_t status = emulator::check_matmul(d, layoutA, layoutB, layoutC, layoutD);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
     emulator::may_run(s);
     if (emulator::epilogue_is(d, "fail")) return CUBLAS_STATUS_EXECUTION_FAILED;
     emulator::Product p = { *d, *layoutA, *layoutB, *layoutC, *layoutD, A, B, C, D,
-                            *(const float *)alpha, *(const float *)beta, how };
+                            *(const float *)alpha, *(const float *)beta,
+                            algorithm->data[0] != CUBLASLT_REDUCTION_SCHEME_NONE };
     emulator::enqueue(s, [p] { emulator::product_run(p); });
     return CUBLAS_STATUS_SUCCESS;
 }
