@@ -1,7 +1,5 @@
 // The documents of a corpus: of a text, between separators, with its odd bytes (texts.c); of JSON
-// lines, whole whatever the buffer's size, and the line of an error (jsonl.c).
-#define JSONL_BLOCK 16u                      // so that growth and its end are reached at once
-#include "../dev/data/jsonl.c"
+// lines, and the line of an error (jsonl.c).
 #include "../dev/data/texts.c"
 #include "test.h"
 
@@ -165,18 +163,6 @@ TEST(lines_of_others) {
     CHECK(strstr(j.first_bad.text, "x.jsonl: line 2: byte 9: an unpaired surrogate"));
     jsonl_free(&j);
     fclose(f);
-}
-
-// Wherever a line ends in the buffer, and however often that grows.
-TEST(lines_of_every_length) {
-    char json[6000] = "", text[4000] = "", word[90];
-    for (size_t n = 0; n < 80; n++) {
-        memset(word, 'a' + (int)(n % 26), n);
-        word[n] = '\0';
-        sprintf(json + strlen(json), "{\"text\":\"%s\"}%s", word, n % 3 ? "\n" : "\r\n");
-        strcat(strcat(text, word), "|");
-    }
-    gives(json, text);
 }
 
 int main(void) { return run_tests(); }

@@ -33,9 +33,8 @@ typedef struct {
     Error first_bad;                   // what is wrong with the first of them
     FILE *file;
     const char *name;                  // of the file, for errors
-    char *bytes;                       // (capacity) of which at ... held-1 are read, but not used
-    size_t capacity, held, at;
-    bool ended;                        // the file has no more
+    char *bytes;                       // (capacity) the latest line
+    size_t capacity;
     uint64_t line;                     // number of the latest line, from 1
     Json json;                         // of the latest document
     char *conversation;                // (room) its text, if it is a list of messages

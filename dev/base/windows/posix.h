@@ -241,6 +241,16 @@ static inline int windows_fclose(FILE *file) {
 }
 #define fclose windows_fclose
 
+static inline ssize_t getline(char **line, size_t *room, FILE *file) {
+    ssize_t n = 0;
+    for (int c = 0; c != '\n' && (c = getc(file)) != EOF; (*line)[n++] = (char)c) {
+        if ((size_t)n < *room) continue;
+        *line = (char *)realloc(*line, *room = 2 * *room + 128);
+        if (!*line) abort();
+    }
+    return n > 0 ? n : -1;
+}
+
 // ---- the machine, the terminal, signals, arguments ----
 
 enum { _SC_NPROCESSORS_ONLN, _SC_PAGESIZE, _SC_PHYS_PAGES, _SC_AVPHYS_PAGES };
