@@ -151,8 +151,8 @@ static char *json_with(const char *form, const char *tokens, const char *merges,
     size_t used = 0, size = strlen(form) + sizeof bytes + 1000;
     for (int b = 0; b < 256; b++) {
         int c = byte_to_char(b);
-        char key[3] = { (char)c, '\0', '\0' };
-        if (c >= 128) key[0] = (char)(0xC0 | c >> 6), key[1] = (char)(0x80 | (c & 63));
+        char key[5] = "";
+        utf8_put(key, (unsigned)c);
         used += (size_t)snprintf(bytes + used, sizeof bytes - used, "%s\"%s%s\": %d", b ? ", " : "",
                                  c == '"' || c == '\\' ? "\\" : "", key, b);
     }

@@ -9,26 +9,21 @@
 static size_t bytes_from_chars(char *out, const char *text, size_t n) {
     const unsigned char *s = (const unsigned char *)text;
     size_t count = 0;
-    for (size_t i = 0; i < n; ) {
-        bool two = s[i] >= 0xC0 && s[i] < 0xE0 && i + 1 < n && (s[i+1] & 0xC0) == 0x80;
-        int c = two ? (s[i] & 0x1F) << 6 | (s[i+1] & 0x3F) : s[i] < 0x80 ? s[i] : INT_MAX;
-        int byte = char_to_byte(c);
+    for (size_t i = 0, length; i < n; i += length) {
+        length = utf8_length(s + i, n - i);
+        int byte = length ? char_to_byte((int)utf8_code_point(s + i, length)) : -1;
         if (byte < 0) return SIZE_MAX;
         out[count++] = (char)byte;
-        i += two ? 2 : 1;
     }
     return count;
 }
 
 // The inverse: out has room for 2n bytes.
 static size_t chars_from_bytes(char *out, const char *text, size_t n) {
-    size_t count = 0;
-    for (size_t i = 0; i < n; i++) {
-        int c = byte_to_char((unsigned char)text[i]);
-        if (c >= 128) out[count++] = (char)(0xC0 | c >> 6);
-        out[count++] = (char)(c < 128 ? c : 0x80 | (c & 63));
-    }
-    return count;
+    char *end = out;
+    for (size_t i = 0; i < n; i++)
+        end = utf8_put(end, (unsigned)byte_to_char((unsigned char)text[i]));
+    return (size_t)(end - out);
 }
 
 // A token as vocabulary files write it: in the alphabet, an added one as it is. `chars` has room.
