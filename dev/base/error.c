@@ -48,10 +48,7 @@ bool ends_with(const char *text, const char *end) {
     return n >= m && strcmp(text + n - m, end) == 0;
 }
 
-void (**die_last(void))(void) {
-    static void (*last)(void);
-    return &last;
-}
+void (*die_last)(void);
 
 __attribute__((noreturn)) PRINTF_LIKE(1, 2) void die(const char *fmt, ...) {
     char text[1024];
@@ -64,7 +61,7 @@ __attribute__((noreturn)) PRINTF_LIKE(1, 2) void die(const char *fmt, ...) {
     if (rank == 0) fprintf(stderr, "%s: %s\n", *program_name(), text);
     else sleep(2);
     if (rank > 0) fprintf(stderr, "%s: rank %d: %s\n", *program_name(), rank, text);
-    if (*die_last()) (*die_last())();
+    if (die_last) die_last();
     exit(1);
 }
 

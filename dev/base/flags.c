@@ -59,7 +59,8 @@ static int option_nearest(const Option *table, int n, const char *text, int leng
 
 // ---- reading values ----
 
-bool number_part(double *out, const char *text, size_t n) {
+// The first n characters, before one that no number has.
+static bool number_part(double *out, const char *text, size_t n) {
     char *end;
     errno = 0;
     *out = strtod(text, &end);

@@ -25,7 +25,7 @@ bool gguf_take_text(GgufText *t, GgufBytes *b) {
     return gguf_take_number(&t->n, 8, b) && (t->bytes = (const char *)gguf_take(b, t->n)) != NULL;
 }
 
-bool gguf_text_is(GgufText t, const char *text) {
+static bool gguf_text_is(GgufText t, const char *text) {
     return t.n == strlen(text) && memcmp(t.bytes, text, t.n) == 0;
 }
 
