@@ -58,6 +58,16 @@ TEST(safetensors_reads_a_file) {
     free(m.bytes);
 }
 
+static const char *safe_error(const char *bytes, size_t n, Error *err) {
+    SafeTensors s;
+    unsigned char *copy = malloc(n + !n);
+    memcpy(copy, bytes, n);
+    snprintf(err->text, sizeof err->text, "accepted");
+    if (safetensors_parse(&s, copy, n, err)) safetensors_close(&s);
+    free(copy);
+    return err->text;
+}
+
 TEST(safetensors_refusals) {
     #define ENTRY(dtype, shape, offsets) \
         "{\"a\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}}"
@@ -71,23 +81,12 @@ TEST(safetensors_refusals) {
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         Image m = safe_make(cases[i].header, cases[i].n_data);
-        SafeTensors s;
-        Error err = { "accepted" };
-        if (safetensors_parse(&s, m.bytes, m.n, &err)) safetensors_close(&s);
+        Error err;
+        safe_error((const char *)m.bytes, m.n, &err);
         CHECK_MSG(strncmp(err.text, cases[i].error, strlen(cases[i].error)) == 0,
                   "%s: %s; expected: %s", cases[i].header, err.text, cases[i].error);
         free(m.bytes);
     }
-}
-
-static const char *safe_error(const char *bytes, size_t n, Error *err) {
-    SafeTensors s;
-    unsigned char *copy = malloc(n + !n);
-    memcpy(copy, bytes, n);
-    snprintf(err->text, sizeof err->text, "accepted");
-    if (safetensors_parse(&s, copy, n, err)) safetensors_close(&s);
-    free(copy);
-    return err->text;
 }
 
 TEST(safetensors_refuses_foreign_files) {
@@ -199,18 +198,24 @@ TEST(llmc_reads_both_versions) {
     for (int i = 0; i < 6; i++) {
         Config c = configs[i % 3], read;
         Image m = llmc_make(&c, c.V + (i % 3) * 3, i < 3 ? LLMC_FP32 : LLMC_BF16);
+        Path d = folder_make(NULL), path = in(d.text, "gpt2.bin");
+        TensorFile f = {0};
         Error err = { "" };
         float *flat = calloc(gpt2_n_params(&c), sizeof *flat);
-        CHECK_MSG(llmc_config(&read, m.bytes, m.n, &err) && memcmp(&read, &c, sizeof c) == 0,
-                  "%s", err.text);
+        put(d.text, "gpt2.bin", m.bytes, m.n);
+        CHECK_MSG(checkpoint_config(&read, path.text, &err) && memcmp(&read, &c, sizeof c) == 0
+                  && tensor_file_open(&f, path.text, FILE_WEIGHTS, 0, &c, &err), "%s", err.text);
+        for (int b = 0; b < gpt2_n_buckets(&c) && !err.text[0]; b++)
+            tensor_file_bucket(flat + gpt2_bucket(&c, b).begin, &f, KEPT_WEIGHTS, -1, b);
         for (int k = 0; k < gpt2_n_tensors(&c); k++) {
             Tensor t = gpt2_tensor(&c, k);
-            llmc_tensor(flat + t.offset, &t, &c, m.bytes);
             int layer = t.layer < 0 ? 0 : t.layer, wrong = 0;
             for (size_t j = 0; j < t.count; j++)
                 wrong += flat[t.offset + j] != value_of(t.kind, layer, j);
             CHECK_MSG(wrong == 0, "%s: %d of %zu", t.key, wrong, t.count);
         }
+        tensor_file_close(&f);
+        folder_remove(&d);
         free(flat);
         free(m.bytes);
     }
