@@ -17,6 +17,7 @@ import tempfile
 
 sys.dont_write_bytecode = True
 import testing
+from testing import PREPARE
 
 try:
     import tiktoken
@@ -25,7 +26,6 @@ except ImportError:
     print("skip tiktoken: needs python3 with tiktoken")
     sys.exit(0)
 
-PREPARE = os.environ.get("PREPARE", "./prepare")
 STRINGS = int(os.environ.get("STRINGS", "100000"))
 PATTERN = (r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s")
 

@@ -78,6 +78,7 @@ typedef struct { char text[72]; } Brief;
 
 Brief brief(const char *text, size_t n);
 bool ends_with(const char *text, const char *end);
+bool text_is(const char *text, size_t n, const char *word);
 
 // A hook that die() calls just before exit(); NULL: none.
 extern void (*die_last)(void);

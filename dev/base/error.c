@@ -48,6 +48,10 @@ bool ends_with(const char *text, const char *end) {
     return n >= m && strcmp(text + n - m, end) == 0;
 }
 
+bool text_is(const char *text, size_t n, const char *word) {
+    return n == strlen(word) && memcmp(text, word, n) == 0;
+}
+
 void (*die_last)(void);
 
 __attribute__((noreturn)) PRINTF_LIKE(1, 2) void die(const char *fmt, ...) {

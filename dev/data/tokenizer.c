@@ -287,10 +287,6 @@ static bool vocab_gather(VocabReader *l, const JsonNode *vocab, const JsonNode *
     return true;
 }
 
-static bool text_is(const char *text, size_t n, const char *word) {
-    return n == strlen(word) && memcmp(text, word, n) == 0;
-}
-
 // Adds a token as a file names it: in the alphabet, or an added one. The end of text is renamed; a
 // token that had its new name takes the old one.
 static bool token_push(Tokenizer *t, char *scratch, const char *text, size_t n, bool added,
@@ -522,13 +518,12 @@ static bool tokenizer_parse(Tokenizer *t, const char *text, size_t n, const char
 
 bool tokenizer_load(Tokenizer *t, const char *path, Error *err) {
     Path inside;
-    struct stat info;
     FileMap file;
     Error why;
     memset(t, 0, sizeof *t);
-    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) {
+    if (path_is_dir(path)) {
         inside = path_join(path, "tokenizer.json");
-        if (stat(inside.text, &info) != 0) inside = path_join(path, "vocab.json");
+        if (access(inside.text, F_OK) != 0) inside = path_join(path, "vocab.json");
         path = inside.text;
     }
     if (!file_map(&file, path, err)) return false;

@@ -14,8 +14,7 @@ const JsonNode *json_end(const JsonNode *container) {
 }
 
 bool json_is(const JsonNode *v, const char *text) {
-    size_t n = strlen(text);
-    return v->type == JSON_STRING && v->length == n && memcmp(v->text, text, n) == 0;
+    return v->type == JSON_STRING && text_is(v->text, v->length, text);
 }
 
 const JsonNode *json_get(const JsonNode *object, const char *key) {
