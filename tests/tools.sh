@@ -81,6 +81,12 @@ has_its_turn() { [ $(($1 % $2)) = 0 ]; }               # has_its_turn NUMBER N
 # ---- runs ----
 
 lines() { wc -l < "$1" | tr -d ' '; }
+int32() {                                   # int32 NUMBER...: as a file holds them, little-endian
+    local n
+    for n in "$@"; do
+        printf "$(printf '\\%03o' $((n & 255)) $((n >> 8 & 255)) $((n >> 16 & 255)) $((n >> 24)))"
+    done
+}
 run() {                                     # run COMMAND...: stdout, stderr, status
     "$@" > "$dir/stdout" 2> "$dir/stderr" < "${input:-/dev/null}"
     status=$?
