@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 sys.dont_write_bytecode = True
 import testing
@@ -46,9 +47,8 @@ def data(kind):
     if not os.path.exists(out) and kind == "tales":
         run(PREPARE, "tales", "--out", out, "--tokens", "50000")
     elif not os.path.exists(out):
-        with open(text, "w", encoding="utf-8") as file:
-            file.write("It was the best of times, it wasn't the worst. Na\u00efve \U0001F600!\n"
-                       * 300)
+        Path(text).write_text("It was the best of times, it wasn't the worst. Na\u00efve "
+                              "\U0001F600!\n" * 300, encoding="utf-8")
         run(PREPARE, "text", text, "--out", out, "--tokenizer", "bpe:300")
     return out
 
@@ -103,10 +103,8 @@ def check_tensors(kind, dtype):
 
 
 def check_fields(kind, dtype, reader):
-    with open(os.path.join(checkpoint_of(kind), "config.json"), encoding="utf-8") as file:
-        config = json.load(file)
-    with open(os.path.join(checkpoint_of(kind), "tokenizer.json"), encoding="utf-8") as file:
-        tokenizer = json.load(file)
+    config, tokenizer = (json.loads(Path(checkpoint_of(kind), name).read_text(encoding="utf-8"))
+                         for name in ("config.json", "tokenizer.json"))
     vocab = tokenizer["model"]["vocab"]
     tokens = sorted(vocab, key=vocab.get)
     expected = {
@@ -139,11 +137,7 @@ def saved(init):
     out, files = file_of("onwards"), ["model.safetensors", "tokenizer.json", "config.json"]
     run(TRAIN, "--data", data("bpe"), "--init", init, "--steps", "1", "--eval-tokens", "256",
         "--out", out, "--overwrite")
-    found = {}
-    for name in files:
-        with open(os.path.join(out, "latest", name), "rb") as file:
-            found[name] = file.read()
-    return found
+    return {name: Path(out, "latest", name).read_bytes() for name in files}
 
 
 def written(name, tensors, alignment=None, raw_dtype=None):
