@@ -28,11 +28,6 @@ static bool jsonl_line(Jsonl *j, const char **line, size_t *n, Error *err) {
     return true;
 }
 
-static bool jsonl_blank(const char *line, size_t n) {
-    while (n > 0 && (line[n - 1] == ' ' || line[n - 1] == '\t' || line[n - 1] == '\r')) n--;
-    return n == 0;
-}
-
 // What helps where a line holds no document.
 static void jsonl_advise(char out[160], const Jsonl *j, const JsonNode *root, char first) {
     const char *skip = "--skip-bad leaves such lines out";
@@ -105,7 +100,7 @@ bool jsonl_next(Jsonl *j, const JsonNode **text, Error *err) {
         json_free(&j->json);
         if (!jsonl_line(j, &line, &n, err)) return false;
         if (!line) return true;
-        if (jsonl_blank(line, n)) continue;
+        if (strspn(line, " \t\r") == n) continue;          // blank
         const char *kind = j->line == 1 ? file_kind((const unsigned char *)line, n) : NULL;
         if (kind) return fail(err, "%s: not JSON lines but %s", j->name, kind);
         if (jsonl_parse(j, text, line, n, err)) return true;

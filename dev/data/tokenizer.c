@@ -163,11 +163,11 @@ static void tokenizer_mark_parts(Tokenizer *t) {
 
 // ---- NAME.tiktoken: lines of base64 and rank; merges are reconstructed from the ranks ----
 
+static const char base64[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
 static int base64_digit(int c) {
-    if (c >= 'A' && c <= 'Z') return c - 'A';
-    if (c >= 'a' && c <= 'z') return c - 'a' + 26;
-    if (c >= '0' && c <= '9') return c - '0' + 52;
-    return c == '+' ? 62 : c == '/' ? 63 : -1;
+    const char *at = c ? strchr(base64, c) : NULL;
+    return at ? (int)(at - base64) : -1;
 }
 
 // Returns the number of bytes, or 0 for invalid base64.
