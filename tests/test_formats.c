@@ -154,15 +154,6 @@ TEST(safetensors_writes_reads_back_and_refuses_every_cut) {
 
 // ---- llmc.c: model files as llm.c's documentation of the format has them ----
 
-static void llmc_put(Image *m, float x, int version) {
-    uint32_t bits;
-    memcpy(&bits, &x, 4);
-    uint16_t half = (uint16_t)(bits >> 16);
-    if (version == LLMC_BF16) memcpy(m->bytes + m->n, &half, 2);
-    else memcpy(m->bytes + m->n, &bits, 4);
-    m->n += version == LLMC_BF16 ? 2 : 4;
-}
-
 // Element i of a tensor of ours: small whole numbers, which every type holds exactly.
 static float value_of(int kind, int layer, size_t i) {
     return (float)(mix64((uint64_t)(kind + 100*layer)*1000000u + i) % 255) - 127.0f;
@@ -171,8 +162,9 @@ static float value_of(int kind, int layer, size_t i) {
 // What llm.c writes: kind by kind, all layers of a kind together, matrices of blocks (out, in), the
 // embedding padded with rows that nothing may read.
 static Image llmc_make(const Config *c, int padded, int version) {
-    size_t extra = (size_t)(padded - c->V) * (size_t)c->C;
-    Image m = { calloc(1, 1024 + 4*(gpt2_n_params(c) + extra)), 1024 };
+    size_t extra = (size_t)(padded - c->V) * (size_t)c->C, n = gpt2_n_params(c) + extra;
+    Image m = { calloc(1, 1024 + 4*n), 1024 + (version == LLMC_BF16 ? 2 : 4) * n };
+    float *at = (float *)(void *)(m.bytes + 1024);
     int32_t header[8] = { 20240326, version, c->P, c->V, c->L, c->NH, c->C, padded };
     memcpy(m.bytes, header, sizeof header);
     for (int kind = 0; kind < N_KINDS; kind++) {
@@ -182,14 +174,14 @@ static Image llmc_make(const Config *c, int padded, int version) {
             if (in_block)
                 for (size_t out = 0; out < cols; out++)
                     for (size_t in = 0; in < rows; in++)
-                        llmc_put(&m, value_of(kind, layer, in * cols + out), version);
+                        *at++ = value_of(kind, layer, in * cols + out);
             else
-                for (size_t i = 0; i < rows * cols; i++)
-                    llmc_put(&m, value_of(kind, 0, i), version);
+                for (size_t i = 0; i < rows * cols; i++) *at++ = value_of(kind, 0, i);
         }
-        if (kind == WTE)
-            for (int i = 0; i < (padded - c->V) * c->C; i++) llmc_put(&m, NAN, version);
+        for (size_t i = 0; kind == WTE && i < extra; i++) *at++ = NAN;
     }
+    for (size_t i = 0; version == LLMC_BF16 && i < n; i++)     // the upper half of each
+        memcpy(m.bytes + 1024 + 2*i, m.bytes + 1024 + 4*i + 2, 2);
     return m;
 }
 
