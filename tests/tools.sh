@@ -23,10 +23,9 @@ absolute() {                                # absolute VARIABLE...: their paths,
     done
 }
 
-trainer_sources() { ls dev/{base,cpu,data,files,model,plan,ranks,train}/*.c; }     # what a trainer links
-# library OUT.a COMPILER FLAGS...: these, compiled so.
+# library OUT.a COMPILER FLAGS...: what a trainer links, compiled so.
 library() {
-    local files=$(trainer_sources | sed "s|^|$PWD/|")
+    local files=$(ls "$PWD"/dev/{base,cpu,data,files,model,plan,ranks,train}/*.c)
     mkdir -p "$1.d" && (cd "$1.d" && "${@:2}" -c $files && ar rcs "$1" *.o)
 }
 

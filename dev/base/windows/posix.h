@@ -80,8 +80,7 @@ enum { LOCK_EX = 1, LOCK_NB = 2, PROT_READ = 1, MAP_PRIVATE = 2 };
 static inline int windows_open(const char *path, int flags, ...) {
     DWORD access = flags & O_RDWR ? GENERIC_READ | GENERIC_WRITE
                  : flags & O_WRONLY ? GENERIC_WRITE : GENERIC_READ;
-    DWORD how = !(flags & O_CREAT) ? OPEN_EXISTING : flags & O_EXCL ? CREATE_NEW
-              : flags & O_TRUNC ? CREATE_ALWAYS : OPEN_ALWAYS;
+    DWORD how = !(flags & O_CREAT) ? OPEN_EXISTING : flags & O_EXCL ? CREATE_NEW : OPEN_ALWAYS;
     HANDLE file = CreateFileW(wide(path).text, access,
                               FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE, NULL, how,
                               FILE_FLAG_BACKUP_SEMANTICS, NULL);   // opens directories, too
