@@ -67,7 +67,7 @@ typedef struct { char text[512]; } Error;
 
 #ifndef _WIN32
 // Call it before the arguments are used: those of Windows must be made UTF-8 (windows/posix.h).
-char **arguments(int *argc, char **argv);
+static inline char **arguments(int *argc, char **argv) { return (void)argc, argv; }
 #endif
 
 // Writes the message and returns false, so that a parser can `return fail(err, "...")`.

@@ -7,10 +7,6 @@ const char **program_name(void) {
     return &name;
 }
 
-#ifndef _WIN32
-char **arguments(int *argc, char **argv) { return (void)argc, argv; }
-#endif
-
 // Formats a message into out (size). One that is too long loses its middle, such as a long path's:
 // its end says what is wrong.
 PRINTF_LIKE(3, 0) static void format_short(char *out, size_t size, const char *fmt, va_list args) {
