@@ -48,6 +48,21 @@ static inline Content slurp(const char *dir, const char *name) {
     return c;
 }
 
+// Whether a text, encoded and decoded, is itself; encoding gives no added tokens.
+static inline bool comes_back(const Tokenizer *t, const char *text, size_t n) {
+    int *ids = (int *)malloc((n + 1) * sizeof *ids);
+    size_t count = tokenizer_encode(t, ids, text, n), at = 0, length;
+    bool same = count <= n;
+    for (size_t i = 0; same && i < count; i++) {
+        const char *piece = tokenizer_piece(t, ids[i], &length);
+        same = at + length <= n && memcmp(piece, text + at, length) == 0
+            && t->kind[ids[i]] != TOKEN_ADDED;
+        at += length;
+    }
+    free(ids);
+    return same && at == n;
+}
+
 static inline bool same_tokenizer(const Tokenizer *a, const Tokenizer *b) {
     return a->vocab_size == b->vocab_size && a->eot == b->eot && a->n_merges == b->n_merges
         && !memcmp(a->start, b->start, (size_t)(a->vocab_size + 1) * sizeof *a->start)

@@ -179,18 +179,10 @@ ROWS
 # A vocabulary smaller than 16 words a rank; of 5 words on 4 ranks the last rank has none.
 few_words() {                               # few_words: makes that data
     mkdir "$dir/words"
-    awk -v V=5 -v n=600 'BEGIN {
-        split("20240520 1 " n " " V, header, " ")
-        for (i = 1; i <= 256; i++)
-            for (k = 0; k < 4; k++) {
-                printf "\\%03o", header[i] % 256
-                header[i] = int(header[i] / 256)
-            }
-        for (t = 0; t < n; t++) {
-            x = (x*x + t) % V
-            printf "\\%03o\\%03o", x % 256, int(x / 256)
-        } }' > "$dir/octal"
-    printf "$(cat "$dir/octal")" | tee "$dir/words/train.bin" > "$dir/words/val.bin"
+    { int32 20240520 1 600 5
+      head -c 1008 /dev/zero
+      printf "$(awk 'BEGIN { for (; t < 600; t++) { x = (x*x + t) % 5; printf "\\%03o\\0", x } }')"
+    } | tee "$dir/words/train.bin" > "$dir/words/val.bin"
 }
 
 # ---- what a rank keeps and sends ----

@@ -37,34 +37,16 @@ static bool there(const char *dir, const char *name) {
 
 // The names in a directory, sorted, with spaces between.
 static const char *names_in(const char *dir) {
-    static char text[2000];
-    char names[32][64];
-    int n = 0;
-    DIR *handle = opendir(dir);
-    for (struct dirent *e; handle && n < 32 && (e = readdir(handle)) != NULL; )
-        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
-            snprintf(names[n++], sizeof names[0], "%.63s", e->d_name);
-    if (handle) closedir(handle);
-    qsort(names, (size_t)n, sizeof names[0], (int (*)(const void *, const void *))strcmp);
+    static char text[9000];
+    struct dirent **names;
+    int n = scandir(dir, &names, NULL, alphasort);
     text[0] = '\0';
-    for (int i = 0; i < n; i++) {
-        strncat(text, names[i], 64);
-        if (i + 1 < n) strncat(text, " ", 2);
+    for (int i = 0; i < n; i++) {                // the first two are . and ..
+        if (i > 1) strcat(strcat(text, i > 2 ? " " : ""), names[i]->d_name);
+        free(names[i]);
     }
+    if (n >= 0) free(names);
     return text;
-}
-
-// stderr goes to DIR/stderr until stderr_back.
-static int stderr_to(const char *dir) {
-    int before = dup(2), fd = open(in(dir, "stderr").text, O_WRONLY | O_CREAT, 0666);
-    dup2(fd, 2);
-    close(fd);
-    return before;
-}
-
-static void stderr_back(int before) {
-    dup2(before, 2);
-    close(before);
 }
 
 // What a save writes, with numbers that are made as they are asked for: all but the last bucket are
@@ -294,25 +276,6 @@ TEST(workers_round_trip) {
     finish(&d, m);
 }
 
-// llm.c's model of one layer and one channel has the order of ours, and nothing to transpose.
-TEST(model_files_of_llmc) {
-    const Config c = { 1, 1, 1, 2, 1, 0 };
-    int32_t header[256] = { LLMC_MAGIC, LLMC_FP32, c.P, c.V, c.L, c.NH, c.C, c.V };
-    float numbers[sizeof header / 4 + 40];
-    Path d = temp_make(), path = in(d.text, "gpt2.bin");
-    TensorFile f;
-    Config found;
-    Error err = { "" };
-    memcpy(numbers, header, sizeof header);
-    for (size_t i = 0; i < gpt2_n_params(&c); i++) numbers[256 + i] = value_at(1, i);
-    put(d.text, "gpt2.bin", numbers, sizeof header + gpt2_n_params(&c) * sizeof *numbers);
-    CHECK(checkpoint_config(&found, path.text, &err) && memcmp(&found, &c, sizeof c) == 0);
-    bool open = tensor_file_open(&f, path.text, FILE_WEIGHTS, 0, &c, &err);
-    CHECK_MSG(open && wrong_numbers(&f, KEPT_WEIGHTS, -1, 1) == 0, "%s", err.text);
-    if (open) tensor_file_close(&f);
-    folder_remove(&d);
-}
-
 // ---------------------------------------------------------------------------------------------
 // What is damaged, or not ours
 
@@ -358,8 +321,6 @@ TEST(edits_of_a_checkpoint) {
         { CONFIG, "'n_layer': 2", "'n_layer': 0",
           "'n_layer' is 0; a whole number from 1 to 16384 was expected" },
         { CONFIG, "'n_layer': 2", "'n_layer': 3", "tensor 'h.2.ln_1.weight' is missing" },
-        { CONFIG, "'n_layer': 2", "'n_layer': 1", "'transformer.h.1.ln_1.weight' is not part of" },
-        { CONFIG, "'n_embd': 2", "'n_embd': 1048576", "but config.json needs (3,1048576)" },
         { CONFIG, NULL, "[]", "not a JSON object" },
         { STATE, "'seed'", "'workers': 0, 'recent_losses': [2.5], 'seed'", "" },   // of an old run
         { STATE, "'seed'", "'noise_weight': 1, 'seed'", "'noise_g2' is missing" },
@@ -604,9 +565,12 @@ TEST(weights_that_are_not_finite_are_named) {
     weights[tensor_offset(c, FC_B, 1) + 3] = NAN;                // the first of two is named
     weights[tensor_offset(c, LNF_GAIN, 0)] = -INFINITY;
     put(latest.text, "model.safetensors", file.bytes, file.n);
-    int before = stderr_to(d.text);
+    int before = dup(2), fd = open(in(d.text, "stderr").text, O_WRONLY | O_CREAT, 0666);
+    dup2(fd, 2);
     CHECK(load_params(flat, c, latest.text, &err));
-    stderr_back(before);
+    dup2(before, 2);
+    close(before);
+    close(fd);
     Content said = slurp(d.text, "stderr");
     CHECK_MSG(strstr(said.bytes, "test_checkpoint: warning: ") == said.bytes
               && strstr(said.bytes, "model.safetensors: \"h.1.mlp.c_fc.bias\" holds NaN or "
@@ -743,11 +707,9 @@ TEST(stories_of_a_directory) {
     for (size_t i = 0; i < COUNT(stories); i++) {
         Path d = temp_make(), out = in(d.text, "run");
         Model *m = model_make(1, 1, 2, 3, 2);
-        int before = stderr_to(d.text);                  // adopting a directory warns
         mkdir(out.text, 0777);
         for (int k = 0; k < 28 && stories[i][k]; k++) story_line(out.text, m, stories[i][k]);
         links_refused = 0;
-        stderr_back(before);
         finish(&d, m);
     }
 }

@@ -150,47 +150,35 @@ TEST(floor_of_all_documents) {
 
 // ---- sidecars ----
 
-// Opens a shard of two documents, with this sidecar (NULL: none). "" when it is taken.
-static Error opened_with(const char *sidecar, int eot, bool *known) {
-    static Corpus c;
-    Loader l;
-    Floor f;
-    Error err = { "" };
-    corpus_make(&c);
-    corpus_add(&c, "123|45|", eot);
-    if (sidecar) corpus_floor(&c, 0, sidecar);
-    corpus_open(&l, &c, 3);
-    *known = false;
-    if (floor_open(&f, &l, &err)) {
-        *known = f.known;
-        err.text[0] = '\0';
-        floor_close(&f);
-    }
-    loader_close(&l);
-    folder_remove(&c.dir);
-    return err;
-}
-
-TEST(floor_is_unknown) {
-    bool known;
-    CHECK(!*opened_with(NULL, EOT, &known).text && !known);
-    // A shard that does not say what ends a text has no documents to score.
-    CHECK(!*opened_with("batchwise floor 1\n1\n2\n", 0, &known).text && !known);
-    CHECK(!*opened_with("batchwise floor 1\n1\n2\n", EOT, &known).text && known);
-}
-
-// Of a shard of two documents.
-TEST(floor_damaged_sidecars) {
-    static const char *const cases[][2] = {
-        { "", "does not begin with" }, { "batchwise floor 12\n1\n2\n", "does not begin with" },
-        { "batchwise floor 1\n1\n", "line 3" }, { "batchwise floor 1\n1\n-2\n", "line 3" },
-        { "batchwise floor 1\n1\n2\n3\n", "more lines" },
+// Of a shard of two documents. Unless it says what ends a text, it has no documents to score.
+TEST(floor_sidecars) {
+    static const struct { const char *sidecar; int eot; bool known; const char *error; } cases[] = {
+        { NULL, EOT, false, "" },
+        { "batchwise floor 1\n1\n2\n", EOT, true, "" },
+        { "batchwise floor 1\n1\n2\n", 0, false, "" },
+        { "", EOT, false, "does not begin with" },
+        { "batchwise floor 12\n1\n2\n", EOT, false, "does not begin with" },
+        { "batchwise floor 1\n1\n", EOT, false, "line 3" },
+        { "batchwise floor 1\n1\n-2\n", EOT, false, "line 3" },
+        { "batchwise floor 1\n1\n2\n3\n", EOT, false, "more lines" },
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
-        bool known;
-        Error err = opened_with(cases[i][0], EOT, &known);
-        CHECK_MSG(strstr(err.text, cases[i][1]), "'%s' says: '%s'", cases[i][0], err.text);
-        CHECK_MSG(strstr(err.text, ".floor: ") && !strchr(err.text, '\n'), "'%s'", err.text);
+        static Corpus c;
+        Loader l;
+        Floor f;
+        Error err = { "" };
+        corpus_make(&c);
+        corpus_add(&c, "123|45|", cases[i].eot);
+        if (cases[i].sidecar) corpus_floor(&c, 0, cases[i].sidecar);
+        corpus_open(&l, &c, 3);
+        bool good = floor_open(&f, &l, &err);
+        CHECK_MSG(good == !cases[i].error[0] && strstr(err.text, cases[i].error),
+                  "case %zu says: '%s'", i, err.text);
+        CHECK_MSG(good ? f.known == cases[i].known
+                       : strstr(err.text, ".floor: ") && !strchr(err.text, '\n'), "case %zu", i);
+        floor_close(&f);
+        loader_close(&l);
+        folder_remove(&c.dir);
     }
 }
 

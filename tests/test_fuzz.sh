@@ -29,13 +29,6 @@ echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' |
 
 # ---- a corpus to begin with: small files of each kind, most written by the programs ----
 
-words() {                                    # numbers as little-endian int32
-    local w
-    for w in "$@"; do
-        printf "\\x$(printf %02x $((w & 255)))\\x$(printf %02x $((w >> 8 & 255)))"
-        printf "\\x$(printf %02x $((w >> 16 & 255)))\\x$(printf %02x $((w >> 24 & 255)))"
-    done
-}
 zeros() { head -c "$1" /dev/zero; }
 seed() { cat > "$fuzz/seeds/$1"; }            # seed TARGET/NAME < bytes
 
@@ -45,7 +38,7 @@ make_seeds() {
     for target in $targets work; do mkdir -p "$fuzz/seeds/$target"; done
 
     # 22 tokens of a vocabulary of 3; models of 88 parameters that have learnt from them
-    { words 20240520 1 22 3 2; zeros 1004
+    { int32 20240520 1 22 3 2; zeros 1004
       for _ in 1 2 3 4 5 6 7 8 9 10 11; do printf '\1\0\2\0'; done; } | seed shard/three
     cp "$fuzz/seeds/shard/three" "$work/val"              # no file may serve both splits
     local name run=$work/adamw/latest
@@ -76,8 +69,8 @@ make_seeds() {
         seed safetensors/bf16
 
     # llm.c's models of one and two channels
-    { words 20240326 3 1 1 1 1 1 1; zeros 992; zeros $((4 * (25 + 4))); } | seed gguf/llmc-fp32
-    { words 20240326 5 2 3 1 1 2 4; zeros 992; zeros $((2 * (74 + 16))); } | seed gguf/llmc-bf16
+    { int32 20240326 3 1 1 1 1 1 1; zeros 992; zeros $((4 * (25 + 4))); } | seed gguf/llmc-fp32
+    { int32 20240326 5 2 3 1 1 2 4; zeros 992; zeros $((2 * (74 + 16))); } | seed gguf/llmc-bf16
 
     # a text's shards and vocabulary, in every form; tales
     printf 'abc abc abc abcab aa aaa aaaa' > "$work/text"

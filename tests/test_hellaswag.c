@@ -14,12 +14,6 @@
 
 // ---- reading ----
 
-static Tokenizer byte_tokenizer(void) {
-    Tokenizer t;
-    tokenizer_bytes(&t);
-    return t;
-}
-
 #define LINE(ctx, a, b, c, d, label) \
     "{\"ind\": 1, \"ctx\": \"" ctx "\", \"label\": " label ", \"endings\": [\"" a "\", \"" b \
     "\", \"" c "\", \"" d "\"]}\n"
@@ -32,9 +26,10 @@ static bool parse(HellaSwag *h, const char *text, const Tokenizer *t, Error *err
 }
 
 static HellaSwag parse_or_die(const char *text) {
-    Tokenizer t = byte_tokenizer();
+    Tokenizer t;
     HellaSwag h;
     Error err;
+    tokenizer_bytes(&t);
     if (!parse(&h, text, &t, &err)) die("%s", err.text);
     tokenizer_free(&t);
     return h;
@@ -78,7 +73,8 @@ TEST(hellaswag_refuses) {
         { "{\"ctx\":\"c\",\"endings\":[\"1\",\"2\",\"3\",\"4\"]}", "line 1: it has no label" },
         { LABELLED("\"\""), "it has no label" }, { LABELLED("4"), "\"label\" is 4; 0, 1, 2 or 3" },
     };
-    Tokenizer t = byte_tokenizer();
+    Tokenizer t;
+    tokenizer_bytes(&t);
     for (size_t i = 0; i < COUNT(cases); i++) {
         HellaSwag h;
         Error err = { "" };

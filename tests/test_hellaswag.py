@@ -8,6 +8,7 @@ TRAIN and PREPARE name other binaries.
 import os
 import sys
 import tempfile
+from pathlib import Path
 
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TRANSFORMERS_VERBOSITY="error",
                   OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
@@ -31,11 +32,9 @@ import hellaswag                                           # the reference
 def write_tales(folder):
     """The embedded corpus as text: a shard is 1,024 bytes of header and two bytes a token."""
     run(PREPARE, "tales", "--out", os.path.join(folder, "tales"), "--tokens", 200000)
-    text = os.path.join(folder, "tales.txt")
-    with open(os.path.join(folder, "tales", "tales_train_000000.bin"), "rb") as shard:
-        letters = shard.read()[1024::2].replace(b"\0", b"\n\n")      # end of text is 256
-    with open(text, "wb") as f:
-        f.write(letters)
+    shard = Path(folder, "tales", "tales_train_000000.bin").read_bytes()
+    text = Path(folder, "tales.txt")
+    text.write_bytes(shard[1024::2].replace(b"\0", b"\n\n"))           # end of text is 256
     return text
 
 

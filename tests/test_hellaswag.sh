@@ -5,12 +5,6 @@
 . "$(dirname "$0")/tools.sh"
 examples=tests/fixtures/hellaswag.jsonl
 
-refused() {                                 # refused WORDS ARGS...: prints and makes nothing
-    one_line "$1" "$train" $small --out "$dir/no" "${@:2}"
-    silent "$dir/stdout"
-    [ ! -e "$dir/no" ] || note "'${*:2}' leaves something behind"
-    rm -rf "$dir/no"
-}
 events() { sed -n 's/^{"event":"\([a-z]*\)".*/\1/p' "$1" | xargs; }
 value() { values hellaswag "$1" "$2"; }      # value KEY LOG
 shown() { grep '^hellaswag ' "$dir/stdout"; }
@@ -82,9 +76,11 @@ end hellaswag_stopped
 # ---- refused ----
 
 { head -n 3 $examples; echo "not JSON"; } > "$dir/bad"
-refused "$dir/bad: line 4: byte" --hellaswag "$dir/bad"
+one_line "$dir/bad: line 4: byte" "$train" $small --out "$dir/no" --hellaswag "$dir/bad"
 mkdir "$dir/tokens" && mv "$dir/tales/"*.bin "$dir/tokens"
-refused "--hellaswag: needs a tokenizer" --data "$dir/tokens" --hellaswag $examples
+one_line "--hellaswag: needs a tokenizer" "$train" $small --data "$dir/tokens" --out "$dir/no" \
+    --hellaswag $examples
+[ ! -e "$dir/no" ] || note "a run that is refused leaves something behind"
 mv "$dir/tokens/"*.bin "$dir/tales"
 end hellaswag_refuses
 

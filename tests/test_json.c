@@ -137,7 +137,7 @@ TEST(written_strings_read_back) {
         for (uint64_t k = rng_below(&rng, 20); k > 0; k--) {
             uint32_t code = (uint32_t)rng_below(&rng, 4) ? (uint32_t)rng_below(&rng, 160)
                                                          : (uint32_t)rng_below(&rng, 0x110000);
-            if (code < 0xD800 || code > 0xDFFF) end = json_put_utf8(end, code);
+            if (code < 0xD800 || code > 0xDFFF) end = utf8_put(end, code);
         }
         size_t n = (size_t)(end - text), size;
         FILE *f = open_memstream(&written, &size);

@@ -59,8 +59,7 @@ static char *echo_of(const void *options, const Option *table, int rows) {
     log_begin(&log, "start");
     if (rows) options_echo(&log, options, table, rows);
     else train_options_echo(&log, (const TrainOptions *)options);
-    log_bytes(&log, ",", 2);
-    snprintf(text, sizeof text, "%s", log.line);
+    snprintf(text, sizeof text, "%.*s,", (int)log.length, log.line);
     log_close(&log, &err);
     return text;
 }

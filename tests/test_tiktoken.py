@@ -14,9 +14,11 @@ import struct
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 sys.dont_write_bytecode = True
 import testing
+from testing import PREPARE
 
 try:
     import tiktoken
@@ -25,7 +27,6 @@ except ImportError:
     print("skip tiktoken: needs python3 with tiktoken")
     sys.exit(0)
 
-PREPARE = os.environ.get("PREPARE", "./prepare")
 STRINGS = int(os.environ.get("STRINGS", "100000"))
 PATTERN = (r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s")
 
@@ -105,8 +106,7 @@ def random_string(rng):
 
 def test_texts_equal_tiktoken():
     theirs, vocabulary = gpt2(), data_file("gpt2.tiktoken")
-    with open(data_file("tinyshakespeare.txt"), encoding="utf-8") as file:
-        shakespeare = file.read()
+    shakespeare = Path(data_file("tinyshakespeare.txt")).read_text(encoding="utf-8")
     for name, text in [("multilingual", MULTILINGUAL), ("spaces", " " * 100),
                        ("a run of 100,000", "a" * 100000), ("empty", ""),
                        ("shakespeare", shakespeare)]:
@@ -175,18 +175,17 @@ def test_training_equals_tokenizers():
     a short text many pairs are as frequent as another, so that their age decides."""
     tokenizers, alphabet, make = huggingface()
     shakespeare, short = data_file("tinyshakespeare.txt"), os.path.join(FOLDER, "short")
-    with open(short, "w", encoding="utf-8") as file:
-        file.write("".join(random.Random(5).choices("aaabc\x01~\u00e9\u4e2d! ", k=3000)))
+    Path(short).write_text("".join(random.Random(5).choices("aaabc\x01~\u00e9\u4e2d! ", k=3000)),
+                           encoding="utf-8")
     for path, size in [(shakespeare, 300), (shakespeare, 4096), (short, 360)]:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
+        text = Path(path).read_text(encoding="utf-8")
         theirs, out = make(), os.path.join(FOLDER, f"bpe{size}")
         theirs.train_from_iterator([text], tokenizers.trainers.BpeTrainer(
             vocab_size=size - 1, min_frequency=2, initial_alphabet=alphabet, show_progress=False))
         prepare("text", path, "--out", out, "--tokenizer", f"bpe:{size}", "--val-fraction", "0")
         saved = os.path.join(out, "tokenizer.json")
-        with open(saved, encoding="utf-8") as file:
-            ours = [tuple(merge.split(" ")) for merge in json.load(file)["model"]["merges"]]
+        model = json.loads(Path(saved).read_text(encoding="utf-8"))["model"]
+        ours = [tuple(merge.split(" ")) for merge in model["merges"]]
         merges = [tuple(merge.split(" ") if isinstance(merge, str) else merge)    # older and newer
                   for merge in json.loads(theirs.to_str())["model"]["merges"]]
         same(f"merges of {size}", ours, merges)
@@ -204,8 +203,7 @@ def test_gpt2_in_every_kind_of_file():
     tokenizers, _, _ = huggingface()
     out, pair, one = (os.path.join(FOLDER, name) for name in ("gpt2", "pair", "one"))
     os.mkdir(pair)
-    with open(one, "w", encoding="utf-8") as file:
-        file.write("x")
+    Path(one).write_text("x", encoding="utf-8")
     prepare("text", one, "--out", out, "--tokenizer", data_file("gpt2.tiktoken"), "--val-fraction",
             "0")
     ours, saved = os.path.join(out, "tokenizer.json"), os.path.join(FOLDER, "saved.json")
@@ -213,12 +211,10 @@ def test_gpt2_in_every_kind_of_file():
     want = gpt2().encode_ordinary(text)
     same("ours, read by theirs", read.encode(text).ids, want)
     read.save(saved)
-    with open(ours, encoding="utf-8") as file:
-        model = json.load(file)["model"]
-    with open(os.path.join(pair, "vocab.json"), "w", encoding="utf-8") as file:
-        json.dump(model["vocab"], file)
-    with open(os.path.join(pair, "merges.txt"), "w", encoding="utf-8") as file:
-        file.write("#version: 0.2\n" + "\n".join(model["merges"]) + "\n")
+    model = json.loads(Path(ours).read_text(encoding="utf-8"))["model"]
+    Path(pair, "vocab.json").write_text(json.dumps(model["vocab"]), encoding="utf-8")
+    Path(pair, "merges.txt").write_text("#version: 0.2\n" + "\n".join(model["merges"]) + "\n",
+                                        encoding="utf-8")
     for name in (ours, saved, out, os.path.join(pair, "vocab.json"), pair):
         same(name, encode(name, text), want)
 

@@ -33,19 +33,6 @@ static size_t random_text(char *out, size_t n, Rng *rng) {
     }
 }
 
-static bool comes_back(const Tokenizer *t, const char *text, size_t n) {
-    int *ids = (int *)malloc((n + 1) * sizeof *ids);
-    size_t count = tokenizer_encode(t, ids, text, n), at = 0, length;
-    bool same = true;
-    for (size_t i = 0; same && i < count; i++) {
-        const char *piece = tokenizer_piece(t, ids[i], &length);
-        same = at + length <= n && memcmp(piece, text + at, length) == 0;
-        at += length;
-    }
-    free(ids);
-    return same && at == n;
-}
-
 // ---- words ----
 
 // The words of a text, joined with | (which the texts here do not hold).
@@ -151,8 +138,8 @@ static char *json_with(const char *form, const char *tokens, const char *merges,
     size_t used = 0, size = strlen(form) + sizeof bytes + 1000;
     for (int b = 0; b < 256; b++) {
         int c = byte_to_char(b);
-        char key[3] = { (char)c, '\0', '\0' };
-        if (c >= 128) key[0] = (char)(0xC0 | c >> 6), key[1] = (char)(0x80 | (c & 63));
+        char key[5] = "";
+        utf8_put(key, (unsigned)c);
         used += (size_t)snprintf(bytes + used, sizeof bytes - used, "%s\"%s%s\": %d", b ? ", " : "",
                                  c == '"' || c == '\\' ? "\\" : "", key, b);
     }
@@ -218,10 +205,9 @@ TEST(other_models_are_refused) {
 
 // 256 bytes and what else is given.
 static char *ranks_with(const char *more) {
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     char *text = (char *)malloc(256*16 + strlen(more) + 1), *end = text;
     for (int b = 0; b < 256; b++)
-        end += sprintf(end, "%c%c== %d\n", digits[b >> 2], digits[b << 4 & 63], b);
+        end += sprintf(end, "%c%c== %d\n", base64[b >> 2], base64[b << 4 & 63], b);
     memcpy(end, more, strlen(more) + 1);
     return text;
 }

@@ -23,10 +23,9 @@ absolute() {                                # absolute VARIABLE...: their paths,
     done
 }
 
-trainer_sources() { ls dev/{base,cpu,data,files,model,plan,ranks,train}/*.c; }     # what a trainer links
-# library OUT.a COMPILER FLAGS...: these, compiled so.
+# library OUT.a COMPILER FLAGS...: what a trainer links, compiled so.
 library() {
-    local files=$(trainer_sources | sed "s|^|$PWD/|")
+    local files=$(ls "$PWD"/dev/{base,cpu,data,files,model,plan,ranks,train}/*.c)
     mkdir -p "$1.d" && (cd "$1.d" && "${@:2}" -c $files && ar rcs "$1" *.o)
 }
 
@@ -81,6 +80,12 @@ has_its_turn() { [ $(($1 % $2)) = 0 ]; }               # has_its_turn NUMBER N
 # ---- runs ----
 
 lines() { wc -l < "$1" | tr -d ' '; }
+int32() {                                   # int32 NUMBER...: as a file holds them, little-endian
+    local n
+    for n in "$@"; do
+        printf "$(printf '\\%03o' $((n & 255)) $((n >> 8 & 255)) $((n >> 16 & 255)) $((n >> 24)))"
+    done
+}
 run() {                                     # run COMMAND...: stdout, stderr, status
     "$@" > "$dir/stdout" 2> "$dir/stderr" < "${input:-/dev/null}"
     status=$?

@@ -67,7 +67,7 @@ typedef struct { char text[512]; } Error;
 
 #ifndef _WIN32
 // Call it before the arguments are used: those of Windows must be made UTF-8 (windows/posix.h).
-char **arguments(int *argc, char **argv);
+static inline char **arguments(int *argc, char **argv) { return (void)argc, argv; }
 #endif
 
 // Writes the message and returns false, so that a parser can `return fail(err, "...")`.
@@ -78,9 +78,10 @@ typedef struct { char text[72]; } Brief;
 
 Brief brief(const char *text, size_t n);
 bool ends_with(const char *text, const char *end);
+bool text_is(const char *text, size_t n, const char *word);
 
 // A hook that die() calls just before exit(); NULL: none.
-void (**die_last(void))(void);
+extern void (*die_last)(void);
 
 // One line on stderr, exit status 1. stdout is flushed first, so that the two appear in order.
 __attribute__((noreturn)) PRINTF_LIKE(1, 2) void die(const char *fmt, ...);
@@ -123,10 +124,10 @@ static inline double seconds_now(void) {
 void catch_stop_signals(void);
 
 // The signal that came; 0: none.
-volatile sig_atomic_t *stop_signal(void);
+extern volatile sig_atomic_t stop_signal;
 
 // What the handler prints: a text that is complete at any moment.
-const char *volatile *stop_message(void);
+extern const char *volatile stop_message;
 
 // ==== log.c ======================================================================================
 // OUT/log.jsonl: one JSON object (RFC 8259) a line, for programs to read. At the end, helpers
@@ -172,8 +173,6 @@ bool log_close(Log *log, Error *err);
 // ---- building a line ----
 
 void log_begin(Log *log, const char *event);
-void log_bytes(Log *log, const char *bytes, size_t n);
-void log_puts(Log *log, const char *text);
 
 // A member whose value is JSON already.
 void log_raw(Log *log, const char *key, const char *json);
@@ -301,9 +300,7 @@ bool options_given(const void *opts, const Option *table, int n, const char *nam
 #define OPTION_NAME_MAX 48
 
 // Reads a decimal number: no "inf", "nan" or hexadecimal, no spaces, no trailing characters.
-// number_part: the first n characters, before one that no number has.
 bool number_read(double *out, const char *text);
-bool number_part(double *out, const char *text, size_t n);
 bool whole_read(double *out, const char *text);
 
 // The index of text[0..length) in "a|b|c", or -1.

@@ -7,10 +7,6 @@ const char **program_name(void) {
     return &name;
 }
 
-#ifndef _WIN32
-char **arguments(int *argc, char **argv) { return (void)argc, argv; }
-#endif
-
 // Formats a message into out (size). One that is too long loses its middle, such as a long path's:
 // its end says what is wrong.
 PRINTF_LIKE(3, 0) static void format_short(char *out, size_t size, const char *fmt, va_list args) {
@@ -48,10 +44,11 @@ bool ends_with(const char *text, const char *end) {
     return n >= m && strcmp(text + n - m, end) == 0;
 }
 
-void (**die_last(void))(void) {
-    static void (*last)(void);
-    return &last;
+bool text_is(const char *text, size_t n, const char *word) {
+    return n == strlen(word) && memcmp(text, word, n) == 0;
 }
+
+void (*die_last)(void);
 
 __attribute__((noreturn)) PRINTF_LIKE(1, 2) void die(const char *fmt, ...) {
     char text[1024];
@@ -64,7 +61,7 @@ __attribute__((noreturn)) PRINTF_LIKE(1, 2) void die(const char *fmt, ...) {
     if (rank == 0) fprintf(stderr, "%s: %s\n", *program_name(), text);
     else sleep(2);
     if (rank > 0) fprintf(stderr, "%s: rank %d: %s\n", *program_name(), rank, text);
-    if (*die_last()) (*die_last())();
+    if (die_last) die_last();
     exit(1);
 }
 

@@ -1,7 +1,6 @@
 // Flags of the command line: one table parses, checks, explains and logs them (base.h).
 #include "base.h"
 #include <assert.h>
-#include <limits.h>
 
 bool period_due(const Period *p, uint64_t steps_before, uint64_t steps_after,
                 uint64_t tokens_before, uint64_t tokens_after) {
@@ -25,41 +24,41 @@ bool options_given(const void *opts, const Option *table, int n, const char *nam
     return ((const Given *)opts)->set[i];
 }
 
-static int option_min(int a, int b) { return a < b ? a : b; }
-
 // The edit distance between a and b: insertions, deletions, replacements and swaps of neighbours
 // (optimal string alignment). d[i][j] is that of their first i and j characters.
-static int edit_distance(const char *a, int na, const char *b, int nb) {
-    int d[OPTION_NAME_MAX + 1][OPTION_NAME_MAX + 1];
+static size_t edit_distance(const char *a, size_t na, const char *b, size_t nb) {
+    size_t d[OPTION_NAME_MAX + 1][OPTION_NAME_MAX + 1];
     assert(na <= OPTION_NAME_MAX && nb <= OPTION_NAME_MAX);
-    for (int i = 0; i <= na; i++)
-    for (int j = 0; j <= nb; j++) {
+    for (size_t i = 0; i <= na; i++)
+    for (size_t j = 0; j <= nb; j++) {
         d[i][j] = i + j;
         if (i == 0 || j == 0) continue;
-        d[i][j] = option_min(option_min(d[i-1][j], d[i][j-1]) + 1,
-                             d[i-1][j-1] + (a[i-1] != b[j-1]));
+        d[i][j] = min_size(min_size(d[i-1][j], d[i][j-1]) + 1,
+                           d[i-1][j-1] + (a[i-1] != b[j-1]));
         if (i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1])
-            d[i][j] = option_min(d[i][j], d[i-2][j-2] + 1);
+            d[i][j] = min_size(d[i][j], d[i-2][j-2] + 1);
     }
     return d[na][nb];
 }
 
 // The row whose name is nearest to `text`, or -1 if all differ in more than half the characters.
-static int option_nearest(const Option *table, int n, const char *text, int length) {
-    int best = -1, best_distance = INT_MAX;
+static int option_nearest(const Option *table, int n, const char *text, size_t length) {
+    int best = -1;
+    size_t best_distance = SIZE_MAX;
     if (length > OPTION_NAME_MAX) return -1;
     for (int i = 0; i < n; i++) {
-        int name_length = (int)strlen(table[i].name);
-        int longest = length > name_length ? length : name_length;
-        int distance = edit_distance(text, length, table[i].name, name_length);
-        if (2*distance <= longest && distance < best_distance) best = i, best_distance = distance;
+        size_t name_length = strlen(table[i].name);
+        size_t distance = edit_distance(text, length, table[i].name, name_length);
+        bool near = 2*distance <= length || 2*distance <= name_length;
+        if (near && distance < best_distance) best = i, best_distance = distance;
     }
     return best;
 }
 
 // ---- reading values ----
 
-bool number_part(double *out, const char *text, size_t n) {
+// The first n characters, before one that no number has.
+static bool number_part(double *out, const char *text, size_t n) {
     char *end;
     errno = 0;
     *out = strtod(text, &end);
@@ -209,7 +208,7 @@ static bool option_unknown(const Option *table, int n, const char *arg, Error *e
     Brief shown = brief(arg, (size_t)(name - arg) + length);
     const char *hint = length == 1 && name - arg == 2 ? NULL : option_hint(name, length);
     if (hint) return fail(err, "%s: unknown flag; %s", shown.text, hint);
-    int near = option_nearest(table, n, name, (int)(length < 1000 ? length : 1000));
+    int near = option_nearest(table, n, name, length);
     if (near < 0) return fail(err, "%s: unknown flag; --help lists all flags", shown.text);
     return fail(err, "%s: unknown flag; the nearest is --%s", shown.text, table[near].name);
 }

@@ -58,14 +58,13 @@ bool log_close(Log *log, Error *err) {
 
 // ---- building a line ----
 
-void log_bytes(Log *log, const char *bytes, size_t n) {
+static void log_puts(Log *log, const char *text) {
+    size_t n = strlen(text);
     if (!log->file) return;
     log->line = (char *)grow_or_die(log->line, &log->capacity, log->length + n, 1, "a line");
-    memcpy(log->line + log->length, bytes, n);
+    memcpy(log->line + log->length, text, n);
     log->length += n;
 }
-
-void log_puts(Log *log, const char *text) { log_bytes(log, text, strlen(text)); }
 
 // A JSON string: the log stays valid JSON whatever a prompt or a sample contains.
 static void log_quoted(Log *log, const char *text, size_t n) {

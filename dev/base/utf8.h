@@ -37,6 +37,15 @@ static inline unsigned utf8_code_point(const unsigned char *s, size_t length) {
     return c;
 }
 
+// Writes a code point; returns the end of its bytes.
+static inline char *utf8_put(char *out, unsigned c) {
+    static const unsigned lead[5] = { 0, 0, 0xC0, 0xE0, 0xF0 };
+    int length = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+    for (int i = length - 1; i > 0; i--, c >>= 6) out[i] = (char)(0x80 | (c & 0x3F));
+    out[0] = (char)(lead[length] | c);
+    return out + length;
+}
+
 // The first character of s (n bytes, n > 0) as a JSON string has it; returns how many bytes of s that
 // is. A byte that is not UTF-8 becomes U+FFFD.
 static inline size_t json_character(char out[8], const unsigned char *s, size_t n) {

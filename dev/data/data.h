@@ -33,9 +33,8 @@ typedef struct {
     Error first_bad;                   // what is wrong with the first of them
     FILE *file;
     const char *name;                  // of the file, for errors
-    char *bytes;                       // (capacity) of which at ... held-1 are read, but not used
-    size_t capacity, held, at;
-    bool ended;                        // the file has no more
+    char *bytes;                       // (capacity) the latest line
+    size_t capacity;
     uint64_t line;                     // number of the latest line, from 1
     Json json;                         // of the latest document
     char *conversation;                // (room) its text, if it is a list of messages
@@ -187,7 +186,7 @@ void tokenizer_put_gguf(GgufHeader *h, const Tokenizer *t, int V);
 
 // What a vocabulary in JSON that is about to be read calls its end of text. Whatever the name, the
 // token is <|endoftext|> from then on, here and in the files that we write.
-const char **tokenizer_eos(void);
+extern const char *tokenizer_eos;
 
 // Reads a vocabulary: tokenizer.json, vocab.json with merges.txt beside it, a .tiktoken file, a
 // GGUF, or a directory that holds one of the first two. On failure there is nothing to free.

@@ -66,15 +66,6 @@ fetch() (
     by_hand "download rejected ($reason)"
 )
 
-# The checksum in a Git LFS pointer, or nothing.
-fetch_pointer() {
-    if command -v curl >/dev/null 2>&1; then
-        curl --fail --silent --location --retry 2 --connect-timeout 20 "$1" 2>/dev/null
-    else
-        wget --quiet --tries=2 --timeout=20 --output-document=- "$1" 2>/dev/null
-    fi | head -c 1000 | sed -n 's/^oid sha256:\([0-9a-f]\{64\}\)$/\1/p'
-}
-
 # The functions below use fetch's variables.
 
 # Downloads the missing rest of $url to $part. Sets status (curl's, or wget's plus 100) and reason.
@@ -151,6 +142,14 @@ fetch_gpt2() {
 
 # ---- FineWeb ----
 
+# fetch_pointer URL FILE: the checksum in a Git LFS pointer, or nothing.
+fetch_pointer() (
+    url=$1 part=$2.pointer
+    mkdir -p "$(dirname "$2")" && true >"$part" && fetch_rest &&
+        sed -n 's/^oid sha256:\([0-9a-f]\{64\}\)$/\1/p' "$part"
+    rm -f "$part"
+)
+
 # FineWeb, tokenized with GPT-2's vocabulary: the validation shard and the first N training shards,
 # 1 by default. A shard has 100 million tokens (0.2 GB); a corpus's last ones may be shorter.
 #
@@ -161,15 +160,14 @@ fetch_gpt2() {
 #
 # These are FineWeb's samples of 10 and 100 billion tokens, and FineWeb-Edu's of 100 billion.
 #
-# 10B: every shard is checked against its SHA-256 in fineweb.sha256, for a fixed revision. Two
-# projects publish the same checksums of the validation shard and of training shards 1 to 9; the
-# others come from one project.
+# The validation shard of 10B and its training shards 1 to 9, the first billion tokens, are checked
+# against fineweb.sha256: two projects publish these checksums.
 #
-# 100B and edu: the checksum of a shard is read from its Git LFS pointer, on the same server. It
-# finds a damaged download, but not a server that sends other shards. Without a pointer, a shard's
-# header, its count of tokens and its size are checked, and this says so. edu has a fixed revision,
-# 100B none: its is not known here. Both were written from these projects' pages and loaders; nobody
-# has run them yet.
+# The checksum of any other shard is read from its Git LFS pointer, on the same server. It finds a
+# damaged download, but not a server that sends other shards. Without a pointer, a shard's header,
+# its count of tokens and its size are checked, and this says so. 10B and edu have a fixed revision,
+# 100B none: its is not known here. 100B and edu were written from these projects' pages and
+# loaders; nobody has run them yet.
 fetch_fineweb() {                            # fetch_fineweb N CORPUS
     prefix=fineweb known=/dev/null
     case $2 in
@@ -192,7 +190,7 @@ fetch_fineweb() {                            # fetch_fineweb N CORPUS
         name=$(printf '%s_%s_%06d.bin' $prefix "$split" "$number")
         sha256=$(sed -n "s/  $name\$//p" $known)
         if [ -z "$sha256" ] && [ ! -e "$folder/$name" ]; then   # else it was checked when it came
-            sha256=$(fetch_pointer "$from/raw/$revision/$name")
+            sha256=$(fetch_pointer "$from/raw/$revision/$name" "$folder/$name")
             [ -n "$sha256" ] ||
                 echo "note: no checksum of $name is known; its header and size are checked instead"
         fi

@@ -1,15 +1,9 @@
 // Documents from JSON lines: each line is an object, and its member `key` is a document (data.h).
 #include "data.h"
 
-#ifndef JSONL_BLOCK                    // the tests use fewer
-#define JSONL_BLOCK (1u << 20)         // bytes read at a time
-#endif
-
 void jsonl_begin(Jsonl *j, FILE *file, const char *name) {
     j->file = file;
     j->name = name;
-    j->held = j->at = 0;
-    j->ended = false;
     j->line = 0;
 }
 
@@ -20,39 +14,18 @@ void jsonl_free(Jsonl *j) {
     memset(j, 0, sizeof *j);
 }
 
-// Finds the next line, without its newline. *line receives NULL at the end of the file. Bytes that
-// are not used yet move to the front before more are read.
+// Reads the next line, without its newline. *line receives NULL at the end of the file.
 static bool jsonl_line(Jsonl *j, const char **line, size_t *n, Error *err) {
-    const char *end = NULL;
+    ssize_t length = getline(&j->bytes, &j->capacity, j->file);
     *line = NULL;
-    *n = 0;
-    for (size_t looked = 0; ; ) {
-        size_t unused = j->held - j->at;
-        if (unused > looked)
-            end = (const char *)memchr(j->bytes + j->at + looked, '\n', unused - looked);
-        if (end || j->ended) break;
-        looked = unused;
-        if (unused > 0) memmove(j->bytes, j->bytes + j->at, unused);
-        j->bytes = (char *)grow_or_die(j->bytes, &j->capacity, unused + JSONL_BLOCK, 1,
-                                       "a line of JSON");
-        size_t taken = fread(j->bytes + unused, 1, JSONL_BLOCK, j->file);
-        j->at = 0;
-        j->held = unused + taken;
-        j->ended = taken < JSONL_BLOCK;
-        if (ferror(j->file)) return fail(err, "%s: cannot be read: %s", j->name, strerror(errno));
-    }
-    *n = end ? (size_t)(end - (j->bytes + j->at)) : j->held - j->at;
-    *line = end || *n > 0 ? j->bytes + j->at : NULL;
-    j->at += *n + (end != NULL);
-    j->line += *line != NULL;
+    if (length < 0)
+        return feof(j->file) || fail(err, "%s: cannot be read: %s", j->name, strerror(errno));
+    *line = j->bytes;
+    *n = (size_t)length - (j->bytes[length - 1] == '\n');
+    j->line++;
     if (j->line == 1 && *n >= 3 && memcmp(*line, "\xEF\xBB\xBF", 3) == 0)
         *line += 3, *n -= 3;           // a byte-order mark
     return true;
-}
-
-static bool jsonl_blank(const char *line, size_t n) {
-    while (n > 0 && (line[n - 1] == ' ' || line[n - 1] == '\t' || line[n - 1] == '\r')) n--;
-    return n == 0;
 }
 
 // What helps where a line holds no document.
@@ -127,7 +100,7 @@ bool jsonl_next(Jsonl *j, const JsonNode **text, Error *err) {
         json_free(&j->json);
         if (!jsonl_line(j, &line, &n, err)) return false;
         if (!line) return true;
-        if (jsonl_blank(line, n)) continue;
+        if (strspn(line, " \t\r") == n) continue;          // blank
         const char *kind = j->line == 1 ? file_kind((const unsigned char *)line, n) : NULL;
         if (kind) return fail(err, "%s: not JSON lines but %s", j->name, kind);
         if (jsonl_parse(j, text, line, n, err)) return true;

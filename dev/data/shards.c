@@ -33,15 +33,12 @@ static void output_remove(const Output *out, Owner owner) {
 }
 
 // The output that is being written; NULL: none.
-static Output **output_current(void) {
-    static Output *current;
-    return &current;
-}
+static Output *output_current;
 
 // Restores the directory to its state before the run. die() and a signal's handler call this, so it
 // calls only what a handler may.
 static void output_discard(void) {
-    const Output *out = *output_current();
+    const Output *out = output_current;
     if (!out) return;
     for (const Temporary *t = out->temporaries; t; t = t->next) unlink(t->path.text);
     if (out->made) rmdir(out->dir);
@@ -87,8 +84,8 @@ void output_begin(Output *out, const char *dir, const char *name, bool overwrite
     out->name = name;
     out->made = access(dir, F_OK) != 0;
     if (!make_directories(dir, &err)) die("%s", err.text);
-    *output_current() = out;
-    *die_last() = output_discard;
+    output_current = out;
+    die_last = output_discard;
     output_check(out, overwrite);
     output_remove(out, OURS_UNFINISHED);                   // left by a killed run
     output_on_signals(on_interrupt);
@@ -131,7 +128,7 @@ void output_commit(Output *out) {
         out->temporaries = t->next;
         free(t);
     }
-    *output_current() = NULL;
+    output_current = NULL;
     if (!dir_sync(out->dir, &err)) die("%s", err.text);
 }
 

@@ -9,26 +9,21 @@
 static size_t bytes_from_chars(char *out, const char *text, size_t n) {
     const unsigned char *s = (const unsigned char *)text;
     size_t count = 0;
-    for (size_t i = 0; i < n; ) {
-        bool two = s[i] >= 0xC0 && s[i] < 0xE0 && i + 1 < n && (s[i+1] & 0xC0) == 0x80;
-        int c = two ? (s[i] & 0x1F) << 6 | (s[i+1] & 0x3F) : s[i] < 0x80 ? s[i] : INT_MAX;
-        int byte = char_to_byte(c);
+    for (size_t i = 0, length; i < n; i += length) {
+        length = utf8_length(s + i, n - i);
+        int byte = length ? char_to_byte((int)utf8_code_point(s + i, length)) : -1;
         if (byte < 0) return SIZE_MAX;
         out[count++] = (char)byte;
-        i += two ? 2 : 1;
     }
     return count;
 }
 
 // The inverse: out has room for 2n bytes.
 static size_t chars_from_bytes(char *out, const char *text, size_t n) {
-    size_t count = 0;
-    for (size_t i = 0; i < n; i++) {
-        int c = byte_to_char((unsigned char)text[i]);
-        if (c >= 128) out[count++] = (char)(0xC0 | c >> 6);
-        out[count++] = (char)(c < 128 ? c : 0x80 | (c & 63));
-    }
-    return count;
+    char *end = out;
+    for (size_t i = 0; i < n; i++)
+        end = utf8_put(end, (unsigned)byte_to_char((unsigned char)text[i]));
+    return (size_t)(end - out);
 }
 
 // A token as vocabulary files write it: in the alphabet, an added one as it is. `chars` has room.
@@ -133,10 +128,7 @@ void tokenizer_put_gguf(GgufHeader *h, const Tokenizer *t, int V) {
 // Four file formats hold the same vocabulary. Each reader ends with tokenizer_check, and reports
 // any error in one line.
 
-const char **tokenizer_eos(void) {
-    static const char *name = END_OF_TEXT;
-    return &name;
-}
+const char *tokenizer_eos = END_OF_TEXT;
 
 // Checks a vocabulary after reading. Every byte must be a token, so that any text can be encoded.
 static bool tokenizer_check(Tokenizer *t, Error *err) {
@@ -148,7 +140,7 @@ static bool tokenizer_check(Tokenizer *t, Error *err) {
             n += (size_t)snprintf(names + n, 40, " %.*s", length < 30 ? (int)length : 30, text);
     }
     if (t->eot < 0)
-        return fail(err, "no %s among the tokens%s%s", *tokenizer_eos(),
+        return fail(err, "no %s among the tokens%s%s", tokenizer_eos,
                     n > 0 ? "; prepare's --eos NAME takes another:" : "", names);
     for (int b = 0; b < 256; b++)
         if (t->byte_id[b] < 0) return fail(err, "no token for the byte 0x%02X alone", b);
@@ -171,11 +163,11 @@ static void tokenizer_mark_parts(Tokenizer *t) {
 
 // ---- NAME.tiktoken: lines of base64 and rank; merges are reconstructed from the ranks ----
 
+static const char base64[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
 static int base64_digit(int c) {
-    if (c >= 'A' && c <= 'Z') return c - 'A';
-    if (c >= 'a' && c <= 'z') return c - 'a' + 26;
-    if (c >= '0' && c <= '9') return c - '0' + 52;
-    return c == '+' ? 62 : c == '/' ? 63 : -1;
+    const char *at = c ? strchr(base64, c) : NULL;
+    return at ? (int)(at - base64) : -1;
 }
 
 // Returns the number of bytes, or 0 for invalid base64.
@@ -295,16 +287,12 @@ static bool vocab_gather(VocabReader *l, const JsonNode *vocab, const JsonNode *
     return true;
 }
 
-static bool text_is(const char *text, size_t n, const char *word) {
-    return n == strlen(word) && memcmp(text, word, n) == 0;
-}
-
 // Adds a token as a file names it: in the alphabet, or an added one. The end of text is renamed; a
 // token that had its new name takes the old one.
 static bool token_push(Tokenizer *t, char *scratch, const char *text, size_t n, bool added,
                        Error *err) {
-    bool end = text_is(text, n, *tokenizer_eos()), other = !end && text_is(text, n, END_OF_TEXT);
-    const char *renamed = end ? END_OF_TEXT : other ? *tokenizer_eos() : NULL;
+    bool end = text_is(text, n, tokenizer_eos), other = !end && text_is(text, n, END_OF_TEXT);
+    const char *renamed = end ? END_OF_TEXT : other ? tokenizer_eos : NULL;
     if (end) t->eot = t->vocab_size;
     if (renamed) return tokenizer_push(t, renamed, strlen(renamed), TOKEN_ADDED);
     if (added) return tokenizer_push(t, text, n, TOKEN_ADDED);
@@ -530,13 +518,12 @@ static bool tokenizer_parse(Tokenizer *t, const char *text, size_t n, const char
 
 bool tokenizer_load(Tokenizer *t, const char *path, Error *err) {
     Path inside;
-    struct stat info;
     FileMap file;
     Error why;
     memset(t, 0, sizeof *t);
-    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) {
+    if (path_is_dir(path)) {
         inside = path_join(path, "tokenizer.json");
-        if (stat(inside.text, &info) != 0) inside = path_join(path, "vocab.json");
+        if (access(inside.text, F_OK) != 0) inside = path_join(path, "vocab.json");
         path = inside.text;
     }
     if (!file_map(&file, path, err)) return false;

@@ -289,7 +289,6 @@ typedef struct { const unsigned char *at; size_t left; } GgufBytes;
 typedef struct { const char *bytes; uint64_t n; } GgufText;
 
 bool gguf_take_text(GgufText *t, GgufBytes *b);
-bool gguf_text_is(GgufText t, const char *text);
 
 typedef struct {
     uint32_t type;

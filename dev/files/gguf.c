@@ -25,10 +25,6 @@ bool gguf_take_text(GgufText *t, GgufBytes *b) {
     return gguf_take_number(&t->n, 8, b) && (t->bytes = (const char *)gguf_take(b, t->n)) != NULL;
 }
 
-bool gguf_text_is(GgufText t, const char *text) {
-    return t.n == strlen(text) && memcmp(t.bytes, text, t.n) == 0;
-}
-
 static bool gguf_take_value(GgufValue *v, GgufBytes *b) {
     static const uint8_t sizes[] = { 1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8 };    // by type
     uint32_t type, array = 0;
@@ -80,7 +76,7 @@ bool gguf_get(GgufValue *v, const Gguf *g, const char *key, uint32_t type) {
     GgufBytes b = g->pairs;
     GgufText name;
     for (uint64_t i = 0; i < g->n_pairs && gguf_take_text(&name, &b) && gguf_take_value(v, &b); i++)
-        if (gguf_text_is(name, key)) return v->type == type;
+        if (text_is(name.bytes, name.n, key)) return v->type == type;
     return false;
 }
 
@@ -88,7 +84,7 @@ bool gguf_need_text(const Gguf *g, const char *key, const char *text, Error *err
     GgufValue v;
     GgufText found;
     if (gguf_get(&v, g, key, GGUF_TEXT) && gguf_take_text(&found, &v.bytes)
-        && gguf_text_is(found, text)) return true;
+        && text_is(found.bytes, found.n, text)) return true;
     return fail(err, "\"%s\" must be \"%s\"; nothing else is supported", key, text);
 }
 

@@ -14,8 +14,7 @@ const JsonNode *json_end(const JsonNode *container) {
 }
 
 bool json_is(const JsonNode *v, const char *text) {
-    size_t n = strlen(text);
-    return v->type == JSON_STRING && v->length == n && memcmp(v->text, text, n) == 0;
+    return v->type == JSON_STRING && text_is(v->text, v->length, text);
 }
 
 const JsonNode *json_get(const JsonNode *object, const char *key) {
@@ -137,25 +136,6 @@ static bool json_number(JsonReader *r) {
     return number_read(&value, r->out->root[v].text) || json_fail(r, start, "not a number");
 }
 
-static char *json_put_utf8(char *out, uint32_t code) {
-    if (code < 0x80) {
-        *out++ = (char)code;
-    } else if (code < 0x800) {
-        *out++ = (char)(0xC0 | code >> 6);
-        *out++ = (char)(0x80 | (code & 0x3F));
-    } else if (code < 0x10000) {
-        *out++ = (char)(0xE0 | code >> 12);
-        *out++ = (char)(0x80 | (code >> 6 & 0x3F));
-        *out++ = (char)(0x80 | (code & 0x3F));
-    } else {
-        *out++ = (char)(0xF0 | code >> 18);
-        *out++ = (char)(0x80 | (code >> 12 & 0x3F));
-        *out++ = (char)(0x80 | (code >> 6 & 0x3F));
-        *out++ = (char)(0x80 | (code & 0x3F));
-    }
-    return out;
-}
-
 static bool json_hex4(JsonReader *r, uint32_t *code) {
     *code = 0;
     for (int i = 0; i < 4; i++, r->at++) {
@@ -182,7 +162,7 @@ static bool json_unicode_escape(JsonReader *r) {
         if (low < 0xDC00 || low > 0xDFFF) return json_fail(r, start, "an unpaired surrogate");
         code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
     }
-    r->end = json_put_utf8(r->end, code);
+    r->end = utf8_put(r->end, code);
     return true;
 }
 

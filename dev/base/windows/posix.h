@@ -80,8 +80,7 @@ enum { LOCK_EX = 1, LOCK_NB = 2, PROT_READ = 1, MAP_PRIVATE = 2 };
 static inline int windows_open(const char *path, int flags, ...) {
     DWORD access = flags & O_RDWR ? GENERIC_READ | GENERIC_WRITE
                  : flags & O_WRONLY ? GENERIC_WRITE : GENERIC_READ;
-    DWORD how = !(flags & O_CREAT) ? OPEN_EXISTING : flags & O_EXCL ? CREATE_NEW
-              : flags & O_TRUNC ? CREATE_ALWAYS : OPEN_ALWAYS;
+    DWORD how = !(flags & O_CREAT) ? OPEN_EXISTING : flags & O_EXCL ? CREATE_NEW : OPEN_ALWAYS;
     HANDLE file = CreateFileW(wide(path).text, access,
                               FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE, NULL, how,
                               FILE_FLAG_BACKUP_SEMANTICS, NULL);   // opens directories, too
@@ -240,6 +239,16 @@ static inline int windows_fclose(FILE *file) {
     return fclose(file) == 0 && good ? 0 : EOF;
 }
 #define fclose windows_fclose
+
+static inline ssize_t getline(char **line, size_t *room, FILE *file) {
+    ssize_t n = 0;
+    for (int c = 0; c != '\n' && (c = getc(file)) != EOF; (*line)[n++] = (char)c) {
+        if ((size_t)n < *room) continue;
+        *line = (char *)realloc(*line, *room = 2 * *room + 128);
+        if (!*line) abort();
+    }
+    return n > 0 ? n : -1;
+}
 
 // ---- the machine, the terminal, signals, arguments ----
 
