@@ -160,14 +160,15 @@ fetch_pointer() (
 #
 # These are FineWeb's samples of 10 and 100 billion tokens, and FineWeb-Edu's of 100 billion.
 #
-# The validation shard of 10B and its training shards 1 to 9, the first billion tokens, are checked
-# against fineweb.sha256: two projects publish these checksums.
+# 10B: every shard is checked against its SHA-256 in fineweb.sha256, for a fixed revision. Two
+# projects publish the same checksums of the validation shard and of training shards 1 to 9; the
+# others come from one project.
 #
-# The checksum of any other shard is read from its Git LFS pointer, on the same server. It finds a
-# damaged download, but not a server that sends other shards. Without a pointer, a shard's header,
-# its count of tokens and its size are checked, and this says so. 10B and edu have a fixed revision,
-# 100B none: its is not known here. 100B and edu were written from these projects' pages and
-# loaders; nobody has run them yet.
+# 100B and edu: the checksum of a shard is read from its Git LFS pointer, on the same server. It
+# finds a damaged download, but not a server that sends other shards. Without a pointer, a shard's
+# header, its count of tokens and its size are checked, and this says so. edu has a fixed revision,
+# 100B none: its is not known here. Both were written from these projects' pages and loaders; nobody
+# has run them yet.
 fetch_fineweb() {                            # fetch_fineweb N CORPUS
     prefix=fineweb known=/dev/null
     case $2 in
