@@ -234,7 +234,7 @@ static void encoder_finish(Encoder *e) {
 // Opens "byte" or a file. Only prepare text takes bpe:N.
 static void tokenizer_open(Tokenizer *t, const Options *o) {
     Error err;
-    if (o->eos) tokenizer_eos = o->eos;
+    if (o->eos) *tokenizer_eos() = o->eos;
     if (strncmp(o->tokenizer, "bpe:", 4) == 0)
         die("--tokenizer: bpe:N needs a text to train on (prepare text); expected byte or a file");
     if (strcmp(o->tokenizer, "byte") == 0) tokenizer_bytes(t);

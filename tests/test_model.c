@@ -528,12 +528,12 @@ TEST(averaged_weights_count_tokens) {
     evaluate_all(&e, NULL, &average, r);
     CHECK(memcmp(copy, t.p->masters, t.bytes) == 0);
     r->o.eval_train = true;
-    stop_signal = SIGINT;                         // Ctrl-C in the first skips the others
+    *stop_signal() = SIGINT;                         // Ctrl-C in the first skips the others
     evaluate_all(&e, &train, &none, r);
     CHECK(r->stopping == SIGINT && train.tokens == 0 && none.tokens == 0);
     evaluate_all(&e, &train, &none, r);              // a run that is ending evaluates whole
     CHECK(e.tokens == 192 && train.tokens == 192 && none.loss == average.loss);
-    stop_signal = r->stopping = 0;
+    *stop_signal() = r->stopping = 0;
     memcpy(t.p->masters, t.p->average, t.bytes);
     Eval of_copy = evaluate(r, &r->val, (size_t)r->o.eval_tokens);
     CHECK(average.loss == of_copy.loss && average.loss != e.loss);

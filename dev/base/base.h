@@ -80,8 +80,9 @@ Brief brief(const char *text, size_t n);
 bool ends_with(const char *text, const char *end);
 bool text_is(const char *text, size_t n, const char *word);
 
-// A hook that die() calls just before exit(); NULL: none.
-extern void (*die_last)(void);
+// A hook that die() calls just before exit(); NULL: none. Behind a function, as stop_signal is: a
+// test links the library twice, as C and as C++, where a variable would be defined twice.
+void (**die_last(void))(void);
 
 // One line on stderr, exit status 1. stdout is flushed first, so that the two appear in order.
 __attribute__((noreturn)) PRINTF_LIKE(1, 2) void die(const char *fmt, ...);
@@ -124,10 +125,10 @@ static inline double seconds_now(void) {
 void catch_stop_signals(void);
 
 // The signal that came; 0: none.
-extern volatile sig_atomic_t stop_signal;
+volatile sig_atomic_t *stop_signal(void);
 
 // What the handler prints: a text that is complete at any moment.
-extern const char *volatile stop_message;
+const char *volatile *stop_message(void);
 
 // ==== log.c ======================================================================================
 // OUT/log.jsonl: one JSON object (RFC 8259) a line, for programs to read. At the end, helpers

@@ -48,7 +48,10 @@ bool text_is(const char *text, size_t n, const char *word) {
     return n == strlen(word) && memcmp(text, word, n) == 0;
 }
 
-void (*die_last)(void);
+void (**die_last(void))(void) {
+    static void (*last)(void);
+    return &last;
+}
 
 __attribute__((noreturn)) PRINTF_LIKE(1, 2) void die(const char *fmt, ...) {
     char text[1024];
@@ -61,7 +64,7 @@ __attribute__((noreturn)) PRINTF_LIKE(1, 2) void die(const char *fmt, ...) {
     if (rank == 0) fprintf(stderr, "%s: %s\n", *program_name(), text);
     else sleep(2);
     if (rank > 0) fprintf(stderr, "%s: rank %d: %s\n", *program_name(), rank, text);
-    if (die_last) die_last();
+    if (*die_last()) (*die_last())();
     exit(1);
 }
 

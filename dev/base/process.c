@@ -134,13 +134,20 @@ __attribute__((constructor)) ANY_PROCESSOR static void processor_check(void) {
 
 // ---- signals ----
 
-volatile sig_atomic_t stop_signal;
-const char *volatile stop_message = "\nstopping after this update; again ends at once\n";
+volatile sig_atomic_t *stop_signal(void) {
+    static volatile sig_atomic_t came;
+    return &came;
+}
+
+const char *volatile *stop_message(void) {
+    static const char *volatile text = "\nstopping after this update; again ends at once\n";
+    return &text;
+}
 
 // Of the ranks, only rank 0 has a standard output. write() may be called in a signal handler.
 static void on_stop_signal(int signal_number) {
-    const char *message = stop_message;
-    stop_signal = signal_number;
+    const char *message = *stop_message();
+    *stop_signal() = signal_number;
     if (write(STDOUT_FILENO, message, strlen(message)) < 0) return;
 }
 

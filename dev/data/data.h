@@ -186,7 +186,7 @@ void tokenizer_put_gguf(GgufHeader *h, const Tokenizer *t, int V);
 
 // What a vocabulary in JSON that is about to be read calls its end of text. Whatever the name, the
 // token is <|endoftext|> from then on, here and in the files that we write.
-extern const char *tokenizer_eos;
+const char **tokenizer_eos(void);
 
 // Reads a vocabulary: tokenizer.json, vocab.json with merges.txt beside it, a .tiktoken file, a
 // GGUF, or a directory that holds one of the first two. On failure there is nothing to free.

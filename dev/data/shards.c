@@ -85,7 +85,7 @@ void output_begin(Output *out, const char *dir, const char *name, bool overwrite
     out->made = access(dir, F_OK) != 0;
     if (!make_directories(dir, &err)) die("%s", err.text);
     output_current = out;
-    die_last = output_discard;
+    *die_last() = output_discard;
     output_check(out, overwrite);
     output_remove(out, OURS_UNFINISHED);                   // left by a killed run
     output_on_signals(on_interrupt);

@@ -128,7 +128,10 @@ void tokenizer_put_gguf(GgufHeader *h, const Tokenizer *t, int V) {
 // Four file formats hold the same vocabulary. Each reader ends with tokenizer_check, and reports
 // any error in one line.
 
-const char *tokenizer_eos = END_OF_TEXT;
+const char **tokenizer_eos(void) {
+    static const char *name = END_OF_TEXT;
+    return &name;
+}
 
 // Checks a vocabulary after reading. Every byte must be a token, so that any text can be encoded.
 static bool tokenizer_check(Tokenizer *t, Error *err) {
@@ -140,7 +143,7 @@ static bool tokenizer_check(Tokenizer *t, Error *err) {
             n += (size_t)snprintf(names + n, 40, " %.*s", length < 30 ? (int)length : 30, text);
     }
     if (t->eot < 0)
-        return fail(err, "no %s among the tokens%s%s", tokenizer_eos,
+        return fail(err, "no %s among the tokens%s%s", *tokenizer_eos(),
                     n > 0 ? "; prepare's --eos NAME takes another:" : "", names);
     for (int b = 0; b < 256; b++)
         if (t->byte_id[b] < 0) return fail(err, "no token for the byte 0x%02X alone", b);
@@ -291,8 +294,8 @@ static bool vocab_gather(VocabReader *l, const JsonNode *vocab, const JsonNode *
 // token that had its new name takes the old one.
 static bool token_push(Tokenizer *t, char *scratch, const char *text, size_t n, bool added,
                        Error *err) {
-    bool end = text_is(text, n, tokenizer_eos), other = !end && text_is(text, n, END_OF_TEXT);
-    const char *renamed = end ? END_OF_TEXT : other ? tokenizer_eos : NULL;
+    bool end = text_is(text, n, *tokenizer_eos()), other = !end && text_is(text, n, END_OF_TEXT);
+    const char *renamed = end ? END_OF_TEXT : other ? *tokenizer_eos() : NULL;
     if (end) t->eot = t->vocab_size;
     if (renamed) return tokenizer_push(t, renamed, strlen(renamed), TOKEN_ADDED);
     if (added) return tokenizer_push(t, text, n, TOKEN_ADDED);

@@ -62,7 +62,7 @@ static void on_lost_page(int signal_number) {
     if (launched_as(LAUNCH_RANK, 0) > 0) sleep(2);
     bool said = write(STDERR_FILENO, *program_name(), strlen(*program_name())) > 0
              && write(STDERR_FILENO, line, sizeof line - 1) > 0;
-    if (die_last) die_last();
+    if (*die_last()) (*die_last())();
     _exit(said ? 1 : 2);
 }
 

@@ -292,7 +292,7 @@ bool heartbeat_start(Heartbeat *w, const char *advice, Error *err) {
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     w->running = why == 0;
     if (w->running) *heartbeat_own() = w;
-    die_last = heartbeat_told;
+    *die_last() = heartbeat_told;
     return w->running || fail(err, "the ranks cannot be watched: %s", strerror(why));
 }
 

@@ -4,7 +4,7 @@
 
 void params_init(Params *p, const Sharing *s, const Config *whole, int words, size_t param_bytes) {
     memset(p, 0, sizeof *p);
-    p->stop = &stop_signal;
+    p->stop = stop_signal();
     p->comm = s->comm;
     p->rank = s->comm ? s->comm->rank : 0;
     p->size = s->comm ? s->comm->size : 1;

@@ -10,7 +10,7 @@ static bool round_is_over(const Run *r, uint64_t step, uint64_t tokens) {
 }
 
 bool stop_is_asked(Run *r) {
-    int all[COMM_MAX_RANKS], own = stop_signal;
+    int all[COMM_MAX_RANKS], own = *stop_signal();
     comm_collect(&r->comm, all, &own, sizeof own);
     for (int i = 0; i < r->comm.size && !r->stopping; i++) r->stopping = all[i];
     return r->stopping != 0;
@@ -172,7 +172,7 @@ static void announce_round(Run *r) {
     if (r->length.steps >= 0 && last > r->length.steps) last = r->length.steps;
     snprintf(text, sizeof *r->stop_texts,
              "\nstopping after this round's update %lld; again ends at once\n", (long long)last);
-    stop_message = text;
+    *stop_message() = text;
 }
 
 bool run_goes_on(Run *r) {

@@ -324,7 +324,7 @@ void run_generate(Run *r) {
     open_sampler(r, (int)min_size(length, INT32_MAX - r->T - 2) + r->T + 1);
     bool ids = r->tokenizer.vocab_size == 0;
     if (ids && r->o.stop) die("--stop: needs a tokenizer; name one with --tokenizer FILE");
-    for (int i = 0; i < r->o.samples && stop_signal == 0; i++) {
+    for (int i = 0; i < r->o.samples && *stop_signal() == 0; i++) {
         int n = ids ? prompt_ids(r->text, prompt, c.V, from.text)
                     : (int)tokenizer_encode(&r->tokenizer, r->text, prompt, length);
         if (n == 0) r->text[n++] = r->tokenizer.eot;

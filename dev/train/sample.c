@@ -79,7 +79,7 @@ void generate(Run *r, Rng *rng, int n, int max_new, FILE *out) {
             n = keep;
             done = 0;
         }
-        if (ranks_join_samples(r) ? stop_is_asked(r) : stop_signal != 0) break;
+        if (ranks_join_samples(r) ? stop_is_asked(r) : *stop_signal() != 0) break;
         model_forward(r->model, text + done, 1, n - done, done);
         const float *logits = model_logits(r->model, n - done - 1);
         done = r->spec.recompute == RECOMPUTE_NONE ? n : 0;
