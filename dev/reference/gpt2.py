@@ -202,20 +202,13 @@ def write_fixtures(out):
 # ---------------------------------------------------------------- check
 
 def read_fixture(path):
-    """Config, T, B and the file's sections by name; ValueError if it is not a complete fixture."""
+    """Config, T, B and the file's sections by name."""
     with open(path, "rb") as f:
         data = f.read()
-    if len(data) < 64:
-        raise ValueError(f"{len(data)} bytes, shorter than the header")
-    magic, version, L, NH, C, V, P, T, B, n, steps = struct.unpack_from("<11i", data)
-    if (magic, version, steps) != (MAGIC, VERSION, STEPS):
-        raise ValueError("not a fixture of this version")
+    _, _, L, NH, C, V, P, T, B, n, _ = struct.unpack_from("<11i", data)
     sizes = [("inputs", "i", 2 * B * T), ("targets", "i", 2 * B * T), ("params", "f", n),
              ("logits", "f", B * T * V), ("losses", "f", B * T), ("grads", "f", n),
              ("step_losses", "f", STEPS), ("grad_norms", "f", STEPS), ("params_after", "f", n)]
-    expected = 64 + 4 * sum(size for _, _, size in sizes)
-    if len(data) != expected:
-        raise ValueError(f"{len(data)} bytes, but the header needs {expected}")
     sections, at = {}, 64
     for name, kind, size in sizes:
         sections[name] = struct.unpack_from(f"<{size}{kind}", data, at)
@@ -232,12 +225,7 @@ def relative_error(a, b):
 
 def check_fixture(path):
     """None if the file is what `fixtures` writes, else what differs."""
-    try:
-        cfg, T, B, stored = read_fixture(path)
-    except (OSError, ValueError) as error:
-        return str(error)
-    if (cfg, T, B) not in CASES:
-        return "its shape is not one of CASES"
+    cfg, T, B, stored = read_fixture(path)
     params, inputs, targets = draw_problem(cfg, T, B)
     if (tuple(inputs), tuple(targets)) != (stored["inputs"], stored["targets"]):
         return "its tokens differ from draw_problem's"
@@ -376,13 +364,6 @@ def bench(args):
 
 # ---------------------------------------------------------------- command line
 
-def positive(text):
-    value = int(text)
-    if value < 1:
-        raise ValueError
-    return value
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
@@ -398,7 +379,7 @@ def main():
             ("--seq-len", 64, "tokens a sequence"),
             ("--batch", 12, "sequences an iteration"), ("--threads", os.cpu_count(), "cores"),
             ("--steps", 50, "steps a line")]:
-        p.add_argument(flag, type=positive, default=value, metavar="N", help=text)
+        p.add_argument(flag, type=int, default=value, metavar="N", help=text)
     p.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where it runs")
     p.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32", help="autocast to bf16")
     p.add_argument("--compile", action="store_true", help="torch.compile (2.x)")
