@@ -21,8 +21,8 @@ import tempfile
 
 sys.dont_write_bytecode = True
 import testing
+from testing import ROOT, read
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(ROOT, "dev", "exercises"))
 import exercises
 from exercises import EXERCISES, KERNELS, NAMES
@@ -53,25 +53,17 @@ def lacks(e):
 
 def program_verdicts(chosen, edit, seed):
     """Of exercises in one program: edit(source, exercise) returns the new source."""
-    texts = {file: exercises.read(os.path.join(ROOT, file))
-             for e in chosen for file in exercises.files_of(e)}
+    texts = {e.file: read(e.file) for e in chosen}
     for e in chosen:
         texts[e.file] = edit(texts[e.file], e)
     with tempfile.TemporaryDirectory() as folder:
         for file, text in texts.items():
             exercises.write(os.path.join(folder, file), text)
-        cuda = chosen[0].file == KERNELS
-        bounds = os.path.join(folder, "bounds")
-        fault = exercises.build_original(chosen[0].file) or (
-            exercises.compile_cuda(folder, bounds) if cuda else
-            exercises.compile_bounds(folder, bounds, exercises.SIDE))
+        fault = (exercises.build_original(chosen[0].file)
+                 or exercises.build_reader(folder, chosen[0].file, folder))
         assert fault is None, fault
-        said = {e.name: exercises.values_verdict(folder, e, seed) for e in chosen}
-        left = [e for e in chosen if said[e.name] is None and not cuda]
-        if left:                       # which clang cannot do
-            exercises.compile_races(folder, os.path.join(folder, "races"), exercises.SIDE)
-        said.update({e.name: exercises.threads_verdict(folder, e, seed) for e in left})
-    return said
+        return {e.name: exercises.values_verdict(folder, e, seed)
+                or exercises.threads_verdict(folder, e, seed) for e in chosen}
 
 
 def verdicts(edit, programs, seed=1):
@@ -145,7 +137,7 @@ def test_open_exercises():
     push, of one; the other solutions compile."""
     if not exercises.torch_python():
         return "PyTorch"
-    source = exercises.read(os.path.join(ROOT, exercises.TRAINER))
+    source = read(exercises.TRAINER)
     line = open_verdict(OPEN[0], source)
     assert line and "no position is added" in line, f"{OPEN[0].name}, the unchanged trainer: {line}"
     for e in OPEN:
@@ -186,23 +178,23 @@ def test_make_exercise_keeps_the_work():
         status, said = make(folder, "exercise", "NAME=gelu_backward")
         copy = os.path.join(folder, "gelu_backward", "train_gpt2.c")
         assert status == 0 and "make check NAME=gelu_backward" in said, said
-        text = exercises.read(copy)
+        text = read(copy)
         begin, end = exercises.body_of(text, "gelu_backward")
         assert "Your code here" in text[begin:end] and "two_du" not in text, "the body is not empty"
         line = int(re.search(r"line (\d+)", said).group(1))
         assert "Your code here" in text.splitlines()[line - 1], f"line {line} is another"
         exercises.write(copy, text.replace("// Your code here.", "// mine"))
         status, said = make(folder, "exercise", "NAME=gelu_backward")
-        assert status != 0 and "AGAIN=1" in said and "// mine" in exercises.read(copy), said
+        assert status != 0 and "AGAIN=1" in said and "// mine" in read(copy), said
         status, said = make(folder, "exercise", "NAME=gelu_backward", "AGAIN=1")
-        assert status == 0 and exercises.read(copy) == text, said
+        assert status == 0 and read(copy) == text, said
 
 
 def test_a_copy_shows_no_other_solution():
     """Of a file of several exercises a copy has the functions that its own exercise calls."""
     alone = [e for e in EXERCISES if e.file in (exercises.RANKS, KERNELS)]
     for e in alone:
-        source = exercises.read(os.path.join(ROOT, e.file))
+        source = read(e.file)
         copy = exercises.blank(exercises.alone(source, e), e)
         solution = source[slice(*exercises.body_of(source, e.function))]
         for other in alone:
@@ -217,11 +209,11 @@ def test_make_check_and_the_list():
         assert status != 0 and "not begun: make exercise NAME=sample_token" in said, said
         make(folder, "exercise", "NAME=sample_token")
         copy = os.path.join(folder, "sample_token", "dev", "train", "sample.c")
-        text = exercises.read(copy)
+        text = read(copy)
         exercises.write(copy, text.replace("// Your code here.", "no C at all"))
         status, said = make(folder, "check", "NAME=sample_token")
         assert status != 0 and re.search(r"sample.c:\d+:\d+: error", said), said
-        exercises.write(copy, exercises.read(os.path.join(ROOT, "dev", "train", "sample.c")))
+        exercises.write(copy, read("dev", "train", "sample.c"))
         status, said = make(folder, "check", "NAME=sample_token")
         assert status == 0 and "sample_token: solved" in said, said
         status, said = make(folder, "exercise")

@@ -196,11 +196,6 @@ def solve(source, name):
     return source
 
 
-def files_of(exercise):
-    """What a copy holds: the file to edit, and what must find it there."""
-    return [KERNELS, SIDE_CUDA] if exercise.file == KERNELS else [exercise.file]
-
-
 # ---------------------------------------------------------------- programs
 
 def compiler_says(variable, default, *args):
@@ -277,7 +272,8 @@ def compile_cuda(tree, program):
     the Makefile's command for make profile, which needs g++."""
     rewrite, flags, counters = make("rewrite", "count-flags", "count.o")
     with open(program + ".cpp", "w", encoding="utf-8") as cpp:
-        subprocess.run([rewrite, os.path.join(tree, SIDE_CUDA)], stdout=cpp, check=True)
+        for source in os.path.join(tree, KERNELS), path_of(SIDE_CUDA):
+            subprocess.run([rewrite, source], stdout=cpp, check=True)
     count = read(flags).strip()
     return (compiler_says("", count, "-w", "-fsanitize=thread", "-c", program + ".cpp", "-o",
                           program + ".o")
@@ -428,16 +424,12 @@ def start(name, again):
             sys.exit(f"{os.path.relpath(edited)} is there already, and stays as it is; "
                      f"make exercise NAME={name} AGAIN=1 throws it away and begins anew")
         shutil.rmtree(tree)
-    for file in files_of(exercise):
-        text = read(path_of(file))
-        if file == exercise.file:
-            text = blank(alone(text, exercise), exercise)
-        write(os.path.join(tree, file), text)
+    text = blank(alone(read(path_of(exercise.file)), exercise), exercise)
+    write(edited, text)
     if not exercise.function:
         print(f"Build {exercise.task} in {os.path.relpath(edited)}; dev/exercises/{name}.md says "
               "what.")
     else:
-        text = read(edited)
         line = text[:body_of(text, exercise.function)[0]].count("\n") + 1
         print(f"{'Mend' if name == 'find_the_race' else 'Write'} {exercise.function} in "
               f"{os.path.relpath(edited)}, line {line}; lesson {exercise.lesson} in dev/lessons "
