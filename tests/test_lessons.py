@@ -39,28 +39,24 @@ def part_of(text, part):
     return text.split(f"\n## {part}\n")[1].split("\n## ")[0].split("\n---\n")[0]
 
 
-def prose(text):
-    """A page without its code blocks."""
-    return re.sub(r"```.*?```", "", text, flags=re.S)
-
-
 def spans(text):
-    return re.findall(r"`([^`\n]+)`", prose(text))
+    """What a page shows as code in its sentences."""
+    return re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.S))
+
+
+def check_of(page):
+    check, = glob.glob(os.path.join(LESSONS, f"check_{page[:2]}_*"))
+    return check
 
 
 def command_of(page):
     """The check of a page: a script, or a C program that make built."""
-    scripts = glob.glob(os.path.join(LESSONS, f"check_{page[:2]}_*.py"))
-    programs = glob.glob(os.path.join(LESSONS, f"check_{page[:2]}_*.c"))
-    assert len(scripts) + len(programs) == 1, f"{page}: {len(scripts) + len(programs)} checks"
-    if scripts:
-        return [sys.executable, scripts[0]]
-    return [built(os.path.basename(programs[0])[:-2])]
+    name, suffix = os.path.splitext(os.path.basename(check_of(page)))
+    return [sys.executable, check_of(page)] if suffix == ".py" else [built(name)]
 
 
 def uses_trainer(page):
-    check, = glob.glob(os.path.join(LESSONS, f"check_{page[:2]}_*"))
-    return bool(re.search(r"train_gpt2|lesson\.h", read(check)))
+    return bool(re.search(r"train_gpt2|lesson\.h", read(check_of(page))))
 
 
 def built(name):
