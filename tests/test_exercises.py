@@ -3,7 +3,6 @@
 with a line that helps, and so do typical mistakes; the commands keep a reader's work.
 
     tests/test_exercises.py [NAME...]              the tests of these names only
-    SEED=2 tests/test_exercises.py right_solutions_pass       with other numbers
     FAULTS=1 tests/test_exercises.py               three mistakes of each exercise, not the first;
                                                    every blank; all open exercises and their
                                                    mistakes
@@ -51,7 +50,7 @@ def lacks(e):
     return None if shutil.which(needs) else needs
 
 
-def program_verdicts(chosen, edit, seed):
+def program_verdicts(chosen, edit):
     """Of exercises in one program: edit(source, exercise) returns the new source."""
     texts = {e.file: read(e.file) for e in chosen}
     for e in chosen:
@@ -62,17 +61,17 @@ def program_verdicts(chosen, edit, seed):
         fault = (exercises.build_original(chosen[0].file)
                  or exercises.build_reader(folder, chosen[0].file, folder))
         assert fault is None, fault
-        return {e.name: exercises.values_verdict(folder, e, seed)
-                or exercises.threads_verdict(folder, e, seed) for e in chosen}
+        return {e.name: exercises.values_verdict(folder, e)
+                or exercises.threads_verdict(folder, e) for e in chosen}
 
 
-def verdicts(edit, programs, seed=1):
+def verdicts(edit, programs):
     """Of each exercise, as make check would say it."""
     said = {}
     for program in programs:
         chosen = [NAMES[name] for name in program if not lacks(NAMES[name])]
         if chosen:
-            said.update(program_verdicts(chosen, edit, seed))
+            said.update(program_verdicts(chosen, edit))
     return said
 
 
@@ -98,9 +97,8 @@ def test_all_compilers_are_here():
 
 def test_right_solutions_pass():
     """Or the original, where another would compute the same."""
-    seed = int(os.environ.get("SEED") or 1)
     said = verdicts(lambda source, e: with_body(source, e, RIGHT[e.name].lstrip("\n"))
-                    if e.name in RIGHT else source, RIGHT_PROGRAMS, seed)
+                    if e.name in RIGHT else source, RIGHT_PROGRAMS)
     for name, line in said.items():
         assert line is None, f"{name}: {line}"
 

@@ -323,12 +323,12 @@ def build_reader(folder, file, tree):
                   (lambda: compile_races(tree, races, SIDE) and None,))
 
 
-def record(program, folder, exercise, seed, threads, out):
+def record(program, folder, exercise, threads, out):
     """Runs a side; returns what is wrong if it comes to no end."""
     env = {"ASAN_OPTIONS": "detect_leaks=0:redzone=2048", "OMP_WAIT_POLICY": "passive",
            **os.environ}
     try:
-        done = subprocess.run([program, exercise.name, str(seed), str(threads), out], cwd=folder,
+        done = subprocess.run([program, exercise.name, str(threads), out], cwd=folder,
                               capture_output=True, text=True, check=False, timeout=SECONDS, env=env)
     except subprocess.TimeoutExpired:
         return f"it has not ended after {SECONDS} seconds: is there a loop without an end?"
@@ -361,21 +361,21 @@ def compared(folder, *args):
     return None if done.returncode == 0 else done.stdout.strip()
 
 
-def values_verdict(folder, exercise, seed=1):
+def values_verdict(folder, exercise):
     """None if what one thread writes is right, else one line that says what is wrong."""
     original = os.path.basename(KERNELS if exercise.file == KERNELS else TRAINER)
-    return (record(os.path.join(originals(), original), folder, exercise, seed, 1, "expected")
-            or record(os.path.join(folder, "bounds"), folder, exercise, seed, 1, "got")
+    return (record(os.path.join(originals(), original), folder, exercise, 1, "expected")
+            or record(os.path.join(folder, "bounds"), folder, exercise, 1, "got")
             or compared(folder, "expected", "got"))
 
 
-def threads_verdict(folder, exercise, seed=1):
+def threads_verdict(folder, exercise):
     """The same for four threads; threads of a GPU run in several orders anyway."""
     races, bounds = (os.path.join(folder, name) for name in ("races", "bounds"))
     program = races if os.path.exists(races) else bounds
     return None if exercise.file == KERNELS else (
-        record(program, folder, exercise, seed, 1, "one")
-        or record(program, folder, exercise, seed, 4, "many")
+        record(program, folder, exercise, 1, "one")
+        or record(program, folder, exercise, 4, "many")
         or compared(folder, "--bits", "one", "many"))
 
 
@@ -398,7 +398,7 @@ def open_verdict(folder, exercise, tree):
     program = os.path.join(folder, "open")
     fault = all_of((build_original, OPEN),
                    (lambda: compile_races(tree, program, OPEN) and compile_c(tree, program, OPEN),))
-    fault = fault or record(program, folder, exercise, 1, 2, "got")
+    fault = fault or record(program, folder, exercise, 2, "got")
     if fault:
         return fault
     subprocess.run([python, path_of("dev", "exercises", "oracle.py"), exercise.name, "got",
