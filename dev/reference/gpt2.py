@@ -189,13 +189,12 @@ def write_fixtures(out):
         params, inputs, targets = draw_problem(cfg, T, B)
         header = [MAGIC, VERSION, *cfg, T, B, len(params), STEPS] + [0] * 5
         path = os.path.join(out, f"gpt2_L{cfg.L}_C{cfg.C}.bin")
-        with open(path + ".tmp", "wb") as f:
+        with open(path, "wb") as f:
             f.write(struct.pack("<16i", *header))
             for values in inputs, targets, params:
                 f.write(values.tobytes())
             for _, values in solve(cfg, T, B, params, inputs, targets):
                 f.write(array.array("f", values).tobytes())
-        os.replace(path + ".tmp", path)
         print(f"{path}: {len(params)} parameters, {os.path.getsize(path)} bytes")
 
 
