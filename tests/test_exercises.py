@@ -106,7 +106,7 @@ def test_blanks_fail_with_a_line_that_helps():
 def test_mistakes_are_told_apart():
     assert set(WRONG) | set(OPEN_WRONG) == set(NAMES) == set(sum(PROGRAMS, [])) | set(OPEN_WRONG)
     watched = not exercises.compiler_says(        # else races are not found: clang
-        "CC", "cc", "-fopenmp", "-fsyntax-only",
+        exercises.CC, "-fopenmp", "-fsyntax-only",
         os.path.join(ROOT, "dev", "exercises", "threads.c"))
     for number in range(MISTAKES):
         said = verdicts(lambda source, e, n=number: mistake(source, e, n), PROGRAMS)

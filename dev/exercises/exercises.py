@@ -27,6 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 FOLDER = os.environ.get("EXERCISES", os.path.join(ROOT, "exercise"))
+CC = os.environ.get("CC", "cc")
 TRAINER = "train_gpt2.c"
 RANKS, KERNELS, SIDE, SIDE_CUDA, OPEN = (
     "dev/exercises/" + name for name in ("ranks.h", "kernels.cu", "side.c", "side.cu", "open.c"))
@@ -198,9 +199,9 @@ def solve(source, name):
 
 # ---------------------------------------------------------------- programs
 
-def compiler_says(variable, default, *args):
-    """Runs the compiler that a variable names; returns its first error, or None."""
-    command = shlex.split(os.environ.get(variable, default)) + list(args)
+def compiler_says(compiler, *args):
+    """Runs a compiler; returns its first error, or None."""
+    command = shlex.split(compiler) + list(args)
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     except OSError as error:
@@ -228,19 +229,18 @@ def make(*names):
     """Files that the Makefile builds; returns their paths."""
     names = [os.path.join(os.environ.get("BUILD", "build"), name) for name in names]
     with MAKE:
-        subprocess.run(["make", "-s", "CC=" + os.environ.get("CC", "cc"), *names], cwd=ROOT,
+        subprocess.run(["make", "-s", "CC=" + CC, *names], cwd=ROOT,
                        check=True)
     return [path_of(name) for name in names]
 
 
 def compile_c(tree, program, file, *flags):
-    return compiler_says("CC", "cc", *flags_of(tree, file), *flags, *sources(tree, file),
+    return compiler_says(CC, *flags_of(tree, file), *flags, *sources(tree, file),
                          *make("library.a"), "-o", program, "-lm")
 
 
 OPENMP = ["-fopenmp"]
-if compiler_says("CC", "cc", "-fopenmp", "-include", "omp.h", "-fsyntax-only", "-x", "c",
-                 os.devnull):
+if compiler_says(CC, "-fopenmp", "-include", "omp.h", "-fsyntax-only", "-x", "c", os.devnull):
     OPENMP = []
 # Every access calls a function, which compiles faster than a check in place.
 BOUNDS = ["-DBOUNDED", "-fsanitize=address", "--param",
@@ -257,14 +257,13 @@ def compile_bounds(tree, program, file):
 def compile_races(tree, program, file):
     """With threads.c, which finds data races: it needs gcc and OpenMP."""
     threads = path_of("dev", "exercises", "threads.c")
-    fault = compiler_says("CC", "cc", "-O1", *OPENMP, "-c", threads, "-o", program + "_threads.o")
+    fault = compiler_says(CC, "-O1", *OPENMP, "-c", threads, "-o", program + "_threads.o")
     objects = [program + "_threads.o"]
     for source in sources(tree, file):
         objects.append(f"{program}_{len(objects)}.o")
-        fault = fault or compiler_says("CC", "cc", *flags_of(tree, file), *WATCHED, "-c", source, "-o",
+        fault = fault or compiler_says(CC, *flags_of(tree, file), *WATCHED, "-c", source, "-o",
                                        objects[-1])
-    return fault or compiler_says("CC", "cc", *OPENMP, *objects, *make("library.a"), "-o", program,
-                                  "-lm")
+    return fault or compiler_says(CC, *OPENMP, *objects, *make("library.a"), "-o", program, "-lm")
 
 
 def compile_cuda(tree, program):
@@ -275,9 +274,9 @@ def compile_cuda(tree, program):
         for source in os.path.join(tree, KERNELS), path_of(SIDE_CUDA):
             subprocess.run([rewrite, source], stdout=cpp, check=True)
     count = read(flags).strip()
-    return (compiler_says("", count, "-w", "-fsanitize=thread", "-c", program + ".cpp", "-o",
+    return (compiler_says(count, "-w", "-fsanitize=thread", "-c", program + ".cpp", "-o",
                           program + ".o")
-            or compiler_says("", count, program + ".o", counters, "-o", program))
+            or compiler_says(count, program + ".o", counters, "-o", program))
 
 
 def all_of(*jobs):
@@ -289,8 +288,8 @@ def all_of(*jobs):
 
 def originals():
     """The folder of the programs that a reader's are compared with, and by."""
-    compilers = os.environ.get("CC", "cc") + os.environ.get("CXX", "")
-    return path_of(os.environ.get("BUILD", "build"), "check" + re.sub(r"\W", "_", compilers))
+    compilers = re.sub(r"\W", "_", CC + os.environ.get("CXX", ""))
+    return path_of(os.environ.get("BUILD", "build"), "check" + compilers)
 
 
 def build_original(file):
