@@ -22,10 +22,8 @@ for precision in fp32 bf16; do
         --channels 64 --seq-len 64 --micro-batch 8 --steps 250 --lr 1e-3 --warmup-tokens 50000 \
         --beta2 0.99 --eval-every 0 >"$dir/out" 2>&1 || note "$precision: $(tail -1 "$dir/out")"
     same "precision" "$(values start precision "$dir/$precision.run")" "\"$precision\""
-    grep '"event":"step"' "$dir/$precision.run/log.jsonl" | sed 's/.*"loss":\([^,]*\),.*/\1/' \
-        > "$dir/$precision.losses"
 done
-worst=$(paste "$dir/fp32.losses" "$dir/bf16.losses" | awk '
+worst=$(paste <(values step loss "$dir/fp32.run") <(values step loss "$dir/bf16.run") | awk '
     { fp32 += $1; bf16 += $2; if ($1 != $2) differ = 1 }
     NR % 50 == 0 {
         d = (bf16 - fp32) / 50; if (d < 0) d = -d; if (d > worst) worst = d; fp32 = bf16 = 0

@@ -303,21 +303,16 @@ function stepped({ name, height, frames, draw, say }) {
 
   const inTile = (i, at) => i >= at && i < at + t;
 
-  // Whether a tile of c is finished: those before (i0, j0) in the order of the loops, or all.
-  function finished(i, j, { i0, j0, k0, single }) {
-    if (single) return true;
-    if (i0 === undefined) return false;
-    const tile = (row, column) => Math.floor(row / t) * (n / t) + Math.floor(column / t);
-    return tile(i, j) < tile(i0, j0) || (tile(i, j) === tile(i0, j0) && k0 + t === n);
-  }
+  // Tiles of c are finished in the order of the loops, each by n t² multiply-adds.
+  const finished = (i, j, done) =>
+    Math.floor(i / t) * (n / t) + Math.floor(j / t) < Math.floor(done / (n * t ** 2));
 
-  function draw(pen, frame) {
-    const { i0, j0, k0, fetched, done, single } = frame;
+  function draw(pen, { i0, j0, k0, fetched, done, single }) {
     const hot = is => (is ? "hot" : undefined);
     matrix(pen, "a", 4, 144, (i, k) => hot(inTile(i, i0) && inTile(k, k0)));
     matrix(pen, "b", 126, 18, (k, j) => hot(inTile(k, k0) && inTile(j, j0)));
     matrix(pen, "c", 126, 144, (i, j) =>
-      finished(i, j, frame) ? "good" : inTile(i, i0) && inTile(j, j0) ? "cold" : undefined);
+      finished(i, j, done) ? "good" : inTile(i, i0) && inTile(j, j0) ? "cold" : undefined);
     const counts = [["numbers fetched", fetched, "fetched"], ["multiply-adds", done, "done"],
                     ["fetched for each", done ? (fetched / done).toFixed(2) : "–", "each"]];
     if (single) counts.push(["one sum at a time", single, "single"]);
