@@ -1,5 +1,11 @@
 # Sourced by .ci/run and .ci/nightly: installs what the optional tests need ($nightly: and those of
 # the night), and names the Python that install_python makes. $scratch is removed at the end.
+
+# Builds one way, and runs the C tests among what it builds.
+check_build() {                             # check_build VARIABLE=VALUE... TARGET...
+    make -s "$@" && tests/run.sh $(printf '%s\n' "$@" | grep '^build/.*test_')
+}
+
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq
 apt-get install -y -qq gcc g++ clang libclang-rt-dev libomp-dev make python3 python3-venv \

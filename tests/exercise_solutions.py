@@ -94,23 +94,6 @@ RIGHT = {
         p[i] = (float)(p[i] * (1 - (double)o.lr*o.weight_decay) - o.lr * mi / (sqrt(vi) + o.eps));
     }
 """,
-    "gradient_accumulation": """
-    Totals all = { 0 };
-    step_begin(r, s);
-    clear_grads(m);
-    for (size_t i = 0; i < s->micro_batches; i++) {
-        next_batch(r, s, i);
-        model_forward(m, r->inputs, s->B, s->T, 0);
-        all.loss += classifier_loss_and_gradient(m, r->targets, s->scale, s->B, s->T);
-        model_backward(m, r->inputs, s->B, s->T);
-    }
-    gradients_arrive(r, s);
-    all.squares = gradients_squares(m);
-    totals_share(&m->params, &all);
-    double factor = r->o.clip > 0.0 ? fmin(1.0, r->o.clip / sqrt(all.squares)) : 1.0;
-    if (isfinite(all.squares)) model_update(m, s->adamw, (float)factor);
-    step_end(r, s, &all);
-""",
     "sample_token": """
     Candidate *c = s->candidates;
     int n = s->top_k > 0 && s->top_k < V ? s->top_k : V, kept = 0;
@@ -149,15 +132,6 @@ RIGHT = {
     for (int c = lane(); n < N && c < C; c += 32)
         out[n*C + c] = (x[n*C + c] - m) * r * gain[c] + bias[c];
     if (n < N && lane() == 31) mean[n] = m, rstd[n] = r;
-""",
-    "transpose_shared": """
-    __shared__ float tile[TILE * (TILE + 1)];
-    int x0 = blockIdx.x * TILE, y0 = blockIdx.y * TILE, i = threadIdx.x;
-    for (int j = threadIdx.y; j < TILE; j += blockDim.y)
-        if (x0 + i < C && y0 + j < N) tile[i*(TILE + 1) + j] = x[(y0 + j)*C + x0 + i];
-    __syncthreads();
-    for (int j = threadIdx.y; j < TILE; j += blockDim.y)
-        if (x0 + j < C && y0 + i < N) out[(x0 + j)*N + y0 + i] = tile[j*(TILE + 1) + i];
 """,
     "matmul_tiled": """
     __shared__ float at[SIDE][SIDE], bt[SIDE][SIDE];

@@ -22,10 +22,8 @@ for precision in fp32 bf16; do
         --channels 64 --seq-len 64 --micro-batch 8 --steps 250 --lr 1e-3 --warmup-tokens 50000 \
         --beta2 0.99 --eval-every 0 >"$dir/out" 2>&1 || note "$precision: $(tail -1 "$dir/out")"
     same "precision" "$(values start precision "$dir/$precision.run")" "\"$precision\""
-    grep '"event":"step"' "$dir/$precision.run/log.jsonl" | sed 's/.*"loss":\([^,]*\),.*/\1/' \
-        > "$dir/$precision.losses"
 done
-worst=$(paste "$dir/fp32.losses" "$dir/bf16.losses" | awk '
+worst=$(paste <(values step loss "$dir/fp32.run") <(values step loss "$dir/bf16.run") | awk '
     { fp32 += $1; bf16 += $2; if ($1 != $2) differ = 1 }
     NR % 50 == 0 {
         d = (bf16 - fp32) / 50; if (d < 0) d = -d; if (d > worst) worst = d; fp32 = bf16 = 0
@@ -41,28 +39,6 @@ end bf16_learns_as_fp32_does
 # Root mean square in place of LayerNorm: no mean is subtracted.
 rms='/^static void layernorm_forward/,/^}/ s|float m = sum / C;|float m = 0.0f;|'
 rms_back='/^static void layernorm_backward/,/^}/ s|gain\[c\] - mean_g - |gain[c] - |'
-
-# Rotary positions (Su et al. 2021) beside the learned ones: queries and keys are turned by an angle
-# that grows with the token's place, their gradients are turned back.
-cat > "$dir/rotary" << 'C'
-static void rotary(float *qkv, float way, int B, int T, int past, int C, int NH) {
-    int HS = C / NH;
-    for (int b = 0; b < B; b++)
-    for (int t = 0; t < T; t++)
-    for (int h = 0; h < 2*NH; h++)                   // the heads of queries, then those of keys
-    for (int i = 0; i < HS / 2; i++) {
-        float angle = way * (float)(past + t) * powf(10000.0f, -2.0f * (float)i / (float)HS);
-        float *x = qkv + ((size_t)b*(past + T) + t)*3*C + h*HS + 2*i, x0 = x[0], x1 = x[1];
-        x[0] = x0 * cosf(angle) - x1 * sinf(angle);
-        x[1] = x0 * sinf(angle) + x1 * cosf(angle);
-    }
-}
-C
-rotary="/^\/\/ ---- residual: out = a + b/ r $dir/rotary
-        /^static void block_forward/,/^}/ {
-            s|^    attention_forward(|    rotary(qkv, 1, B, T, past, Cn, NHn);&| }"
-turned='/^static void block_backward/,/^}/ {
-    s|^    attention_backward(.*|&rotary(dqkv, -1, B, T, 0, Cn, NHn);| }'
 
 # Label smoothing: a tenth of each target's weight goes to all words alike. The loss that ranks with
 # some of the words each compute is in dev/ranks/tensor.c.
@@ -89,8 +65,6 @@ slopes() {
 }
 slopes 0 "" -e "$rms" -e "$rms_back"
 slopes 1 "" -e "$rms"
-slopes 0 "" -e "$rotary" -e "$turned"
-slopes 1 "" -e "$rotary" -e "${turned/-1/1}"
 slopes 0 "$smooth_ranks" -e "$smooth" -e "$smooth_back"
 slopes 1 "$smooth_ranks" -e "$smooth" -e "${smooth_back/0.9f \* /}"
 slopes 1 "" -e "$smooth" -e "$smooth_back"           # ranks have been forgotten

@@ -7,7 +7,6 @@ test_lessons.py; the numbers of its answer are in test_lab_kept.py.
 """
 import os
 import re
-import subprocess
 import sys
 
 sys.dont_write_bytecode = True
@@ -20,8 +19,7 @@ ELSEWHERE = {"llm.c", "mine.c"}
 
 
 def files_of(*patterns):
-    return subprocess.run(["git", "ls-files", *patterns], cwd=ROOT, capture_output=True, text=True,
-                          check=True).stdout.split()
+    return testing.run("git", "ls-files", *patterns).split()
 
 
 PAGES = {page: read(page) for page in files_of("*.md")}

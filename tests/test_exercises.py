@@ -3,14 +3,13 @@
 with a line that helps, and so do typical mistakes; the commands keep a reader's work.
 
     tests/test_exercises.py [NAME...]              the tests of these names only
-    SEED=2 tests/test_exercises.py right_solutions_pass       with other numbers
     FAULTS=1 tests/test_exercises.py               three mistakes of each exercise, not the first;
                                                    every blank; all open exercises and their
                                                    mistakes
 
 Exercises that do not call each other share a program; right solutions may call each other. An open
-exercise has a solution in dev/exercises/solutions; its check needs PyTorch. What has no compiler
-here is skipped.
+exercise has a solution in dev/exercises/solutions; its check needs PyTorch. Without g++ those in
+CUDA are skipped.
 """
 import os
 import re
@@ -21,8 +20,8 @@ import tempfile
 
 sys.dont_write_bytecode = True
 import testing
+from testing import ROOT, read
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(ROOT, "dev", "exercises"))
 import exercises
 from exercises import EXERCISES, KERNELS, NAMES
@@ -45,42 +44,28 @@ MISTAKES = 3 if ALL else 1
 BY_THREADS = [RACE, SCRATCH, SHARED, BITS]       # what dev/exercises/threads.c finds, with gcc
 
 
-def lacks(e):
-    """The compiler that an exercise needs and that is not here, or None."""
-    needs = "g++" if e.file == KERNELS else os.environ.get("CC", "cc").split()[0]
-    return None if shutil.which(needs) else needs
-
-
-def program_verdicts(chosen, edit, seed):
+def program_verdicts(chosen, edit):
     """Of exercises in one program: edit(source, exercise) returns the new source."""
-    texts = {file: exercises.read(os.path.join(ROOT, file))
-             for e in chosen for file in exercises.files_of(e)}
+    texts = {e.file: read(e.file) for e in chosen}
     for e in chosen:
         texts[e.file] = edit(texts[e.file], e)
     with tempfile.TemporaryDirectory() as folder:
         for file, text in texts.items():
             exercises.write(os.path.join(folder, file), text)
-        cuda = chosen[0].file == KERNELS
-        bounds = os.path.join(folder, "bounds")
-        fault = exercises.build_original(chosen[0].file) or (
-            exercises.compile_cuda(folder, bounds) if cuda else
-            exercises.compile_bounds(folder, bounds, exercises.SIDE))
+        fault = (exercises.build_original(chosen[0].file)
+                 or exercises.build_reader(folder, chosen[0].file, folder))
         assert fault is None, fault
-        said = {e.name: exercises.values_verdict(folder, e, seed) for e in chosen}
-        left = [e for e in chosen if said[e.name] is None and not cuda]
-        if left:                       # which clang cannot do
-            exercises.compile_races(folder, os.path.join(folder, "races"), exercises.SIDE)
-        said.update({e.name: exercises.threads_verdict(folder, e, seed) for e in left})
-    return said
+        return {e.name: exercises.values_verdict(folder, e)
+                or exercises.threads_verdict(folder, e) for e in chosen}
 
 
-def verdicts(edit, programs, seed=1):
+def verdicts(edit, programs):
     """Of each exercise, as make check would say it."""
     said = {}
     for program in programs:
-        chosen = [NAMES[name] for name in program if not lacks(NAMES[name])]
-        if chosen:
-            said.update(program_verdicts(chosen, edit, seed))
+        chosen = [NAMES[name] for name in program]
+        if chosen[0].file != KERNELS or shutil.which("g++"):
+            said.update(program_verdicts(chosen, edit))
     return said
 
 
@@ -97,18 +82,16 @@ def mistake(source, e, number):
     return with_body(source, e, body)
 
 
-def test_all_compilers_are_here():
-    """Not a test: says what is skipped."""
-    missing = sorted({lacks(e) for e in EXERCISES if lacks(e)})
-    return " and ".join(f"{compiler}, for " + ", ".join(e.name for e in EXERCISES
-                        if lacks(e) == compiler) for compiler in missing) or None
+def test_exercises_in_cuda():
+    """Not a test: says that the others leave them out."""
+    if not shutil.which("g++"):
+        raise testing.Skip("needs g++")
 
 
 def test_right_solutions_pass():
     """Or the original, where another would compute the same."""
-    seed = int(os.environ.get("SEED") or 1)
     said = verdicts(lambda source, e: with_body(source, e, RIGHT[e.name].lstrip("\n"))
-                    if e.name in RIGHT else source, RIGHT_PROGRAMS, seed)
+                    if e.name in RIGHT else source, RIGHT_PROGRAMS)
     for name, line in said.items():
         assert line is None, f"{name}: {line}"
 
@@ -123,7 +106,7 @@ def test_blanks_fail_with_a_line_that_helps():
 def test_mistakes_are_told_apart():
     assert set(WRONG) | set(OPEN_WRONG) == set(NAMES) == set(sum(PROGRAMS, [])) | set(OPEN_WRONG)
     watched = not exercises.compiler_says(        # else races are not found: clang
-        "CC", "cc", "-fopenmp", "-fsyntax-only",
+        exercises.CC, "-fopenmp", "-fsyntax-only",
         os.path.join(ROOT, "dev", "exercises", "threads.c"))
     for number in range(MISTAKES):
         said = verdicts(lambda source, e, n=number: mistake(source, e, n), PROGRAMS)
@@ -186,23 +169,23 @@ def test_make_exercise_keeps_the_work():
         status, said = make(folder, "exercise", "NAME=gelu_backward")
         copy = os.path.join(folder, "gelu_backward", "train_gpt2.c")
         assert status == 0 and "make check NAME=gelu_backward" in said, said
-        text = exercises.read(copy)
+        text = read(copy)
         begin, end = exercises.body_of(text, "gelu_backward")
         assert "Your code here" in text[begin:end] and "two_du" not in text, "the body is not empty"
         line = int(re.search(r"line (\d+)", said).group(1))
         assert "Your code here" in text.splitlines()[line - 1], f"line {line} is another"
         exercises.write(copy, text.replace("// Your code here.", "// mine"))
         status, said = make(folder, "exercise", "NAME=gelu_backward")
-        assert status != 0 and "AGAIN=1" in said and "// mine" in exercises.read(copy), said
+        assert status != 0 and "AGAIN=1" in said and "// mine" in read(copy), said
         status, said = make(folder, "exercise", "NAME=gelu_backward", "AGAIN=1")
-        assert status == 0 and exercises.read(copy) == text, said
+        assert status == 0 and read(copy) == text, said
 
 
 def test_a_copy_shows_no_other_solution():
     """Of a file of several exercises a copy has the functions that its own exercise calls."""
     alone = [e for e in EXERCISES if e.file in (exercises.RANKS, KERNELS)]
     for e in alone:
-        source = exercises.read(os.path.join(ROOT, e.file))
+        source = read(e.file)
         copy = exercises.blank(exercises.alone(source, e), e)
         solution = source[slice(*exercises.body_of(source, e.function))]
         for other in alone:
@@ -217,11 +200,11 @@ def test_make_check_and_the_list():
         assert status != 0 and "not begun: make exercise NAME=sample_token" in said, said
         make(folder, "exercise", "NAME=sample_token")
         copy = os.path.join(folder, "sample_token", "dev", "train", "sample.c")
-        text = exercises.read(copy)
+        text = read(copy)
         exercises.write(copy, text.replace("// Your code here.", "no C at all"))
         status, said = make(folder, "check", "NAME=sample_token")
         assert status != 0 and re.search(r"sample.c:\d+:\d+: error", said), said
-        exercises.write(copy, exercises.read(os.path.join(ROOT, "dev", "train", "sample.c")))
+        exercises.write(copy, read("dev", "train", "sample.c"))
         status, said = make(folder, "check", "NAME=sample_token")
         assert status == 0 and "sample_token: solved" in said, said
         status, said = make(folder, "exercise")

@@ -41,13 +41,12 @@ def markdown_pages():
 
 
 class Parsed(html.parser.HTMLParser):
-    """A page's ids, links, what it loads, the text of its <pre>, and what is linked as code."""
+    """A page's text, ids, links and what it loads."""
 
     def __init__(self, name):
         super().__init__()
         self.path = os.path.join(OUT.name, name + ".html")
-        self.ids, self.links, self.loads, self.code = [], [], [], {}
-        self.pre = None
+        self.ids, self.links, self.loads = [], [], []
         with open(self.path, encoding="utf-8") as file:
             self.text = file.read()
         self.feed(self.text)
@@ -58,17 +57,6 @@ class Parsed(html.parser.HTMLParser):
         self.links += [attrs["href"]] if tag == "a" else []
         if attrs.get("rel") not in ("prev", "next", "up"):
             self.loads += [attrs[key] for key in ("src", "href") if key in attrs and tag != "a"]
-        if tag == "pre":
-            self.pre = attrs.get("id", "")
-            begin = re.search(r"line (\d+)", attrs.get("style", "line 0")).group(1)
-            self.code[self.pre] = [int(begin) + 1, ""]
-
-    def handle_endtag(self, tag):
-        self.pre = None if tag == "pre" else self.pre
-
-    def handle_data(self, data):
-        if self.pre:
-            self.code[self.pre][1] += data
 
 
 @functools.lru_cache(None)
@@ -108,12 +96,11 @@ def test_lesson_pages_quote_the_source():
         for function in re.findall(r"`([a-z]+(?:_[a-z0-9]+)+|main|train|dot|lane|load|store)`",
                                    found.group(1) if found else ""):
             assert f"#code-{function}" in page.links, f"{name}: {function} is not quoted"
-        where = dict(re.findall(r"<summary><code>(\w+)</code>, ([\w./]+), lines", page.text))
-        for function, file in where.items():
-            begin, code = page.code["code-" + function]
-            shown = code.split("\n")
-            lines = read(file).split("\n")[begin - 1:begin - 1 + len(shown)]
-            assert lines == shown, f"{name}: {function} is not {file}'s"
+        for function, file, above, shown in re.findall(
+                r"<code>(\w+)</code>, ([\w./]+), lines.*?line (\d+)'>(.*?)</pre>", page.text, re.S):
+            code = html.unescape(re.sub(r"</?(?:span|i)[^>]*>", "", shown))
+            lines = read(file).split("\n")[int(above):][:code.count("\n") + 1]
+            assert lines == code.split("\n"), f"{name}: {function} is not {file}'s"
             assert function in code or function in file, f"{name}: {function} is other code"
             assert code.count("{") == code.count("}"), f"{name}: {function} is cut"
 

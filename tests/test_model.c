@@ -36,14 +36,9 @@ typedef struct {
 } Fixture;
 
 static void fixture_open(Fixture *f, const char *path) {
-    FILE *file = fopen(path, "rb");
-    if (!file) die("%s: the fixture is missing", path);
-    fseek(file, 0, SEEK_END);
-    size_t size = (size_t)ftell(file);
-    rewind(file);
-    f->file = alloc_or_die(size, "a fixture");
-    if (fread(f->file, 1, size, file) != size) die("%s: cannot be read", path);
-    fclose(file);
+    Content content = slurp(".", path);
+    size_t size = content.n;
+    f->file = (int32_t *)(void *)content.bytes;
     const int32_t *h = f->file;
     Config c = { h[2], h[3], h[4], h[5], h[6], 0 };
     f->c = c;

@@ -46,7 +46,6 @@ static bool near(double a, double b, double tolerance) {
 // ---- the program's own output ----
 
 // The entropy of a byte, given the one before it.
-__attribute__((unused))
 static double counted_loss(const char *path) {
     static double pairs[256][256], firsts[256];
     double n = 0.0, sum = 0.0;

@@ -27,6 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 FOLDER = os.environ.get("EXERCISES", os.path.join(ROOT, "exercise"))
+CC = os.environ.get("CC", "cc")
 TRAINER = "train_gpt2.c"
 RANKS, KERNELS, SIDE, SIDE_CUDA, OPEN = (
     "dev/exercises/" + name for name in ("ranks.h", "kernels.cu", "side.c", "side.cu", "open.c"))
@@ -196,16 +197,11 @@ def solve(source, name):
     return source
 
 
-def files_of(exercise):
-    """What a copy holds: the file to edit, and what must find it there."""
-    return [KERNELS, SIDE_CUDA] if exercise.file == KERNELS else [exercise.file]
-
-
 # ---------------------------------------------------------------- programs
 
-def compiler_says(variable, default, *args):
-    """Runs the compiler that a variable names; returns its first error, or None."""
-    command = shlex.split(os.environ.get(variable, default)) + list(args)
+def compiler_says(compiler, *args):
+    """Runs a compiler; returns its first error, or None."""
+    command = shlex.split(compiler) + list(args)
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     except OSError as error:
@@ -233,19 +229,18 @@ def make(*names):
     """Files that the Makefile builds; returns their paths."""
     names = [os.path.join(os.environ.get("BUILD", "build"), name) for name in names]
     with MAKE:
-        subprocess.run(["make", "-s", "CC=" + os.environ.get("CC", "cc"), *names], cwd=ROOT,
+        subprocess.run(["make", "-s", "CC=" + CC, *names], cwd=ROOT,
                        check=True)
     return [path_of(name) for name in names]
 
 
 def compile_c(tree, program, file, *flags):
-    return compiler_says("CC", "cc", *flags_of(tree, file), *flags, *sources(tree, file),
+    return compiler_says(CC, *flags_of(tree, file), *flags, *sources(tree, file),
                          *make("library.a"), "-o", program, "-lm")
 
 
 OPENMP = ["-fopenmp"]
-if compiler_says("CC", "cc", "-fopenmp", "-include", "omp.h", "-fsyntax-only", "-x", "c",
-                 os.devnull):
+if compiler_says(CC, "-fopenmp", "-include", "omp.h", "-fsyntax-only", "-x", "c", os.devnull):
     OPENMP = []
 # Every access calls a function, which compiles faster than a check in place.
 BOUNDS = ["-DBOUNDED", "-fsanitize=address", "--param",
@@ -262,14 +257,13 @@ def compile_bounds(tree, program, file):
 def compile_races(tree, program, file):
     """With threads.c, which finds data races: it needs gcc and OpenMP."""
     threads = path_of("dev", "exercises", "threads.c")
-    fault = compiler_says("CC", "cc", "-O1", *OPENMP, "-c", threads, "-o", program + "_threads.o")
+    fault = compiler_says(CC, "-O1", *OPENMP, "-c", threads, "-o", program + "_threads.o")
     objects = [program + "_threads.o"]
     for source in sources(tree, file):
         objects.append(f"{program}_{len(objects)}.o")
-        fault = fault or compiler_says("CC", "cc", *flags_of(tree, file), *WATCHED, "-c", source, "-o",
+        fault = fault or compiler_says(CC, *flags_of(tree, file), *WATCHED, "-c", source, "-o",
                                        objects[-1])
-    return fault or compiler_says("CC", "cc", *OPENMP, *objects, *make("library.a"), "-o", program,
-                                  "-lm")
+    return fault or compiler_says(CC, *OPENMP, *objects, *make("library.a"), "-o", program, "-lm")
 
 
 def compile_cuda(tree, program):
@@ -277,11 +271,12 @@ def compile_cuda(tree, program):
     the Makefile's command for make profile, which needs g++."""
     rewrite, flags, counters = make("rewrite", "count-flags", "count.o")
     with open(program + ".cpp", "w", encoding="utf-8") as cpp:
-        subprocess.run([rewrite, os.path.join(tree, SIDE_CUDA)], stdout=cpp, check=True)
+        for source in os.path.join(tree, KERNELS), path_of(SIDE_CUDA):
+            subprocess.run([rewrite, source], stdout=cpp, check=True)
     count = read(flags).strip()
-    return (compiler_says("", count, "-w", "-fsanitize=thread", "-c", program + ".cpp", "-o",
+    return (compiler_says(count, "-w", "-fsanitize=thread", "-c", program + ".cpp", "-o",
                           program + ".o")
-            or compiler_says("", count, program + ".o", counters, "-o", program))
+            or compiler_says(count, program + ".o", counters, "-o", program))
 
 
 def all_of(*jobs):
@@ -293,8 +288,8 @@ def all_of(*jobs):
 
 def originals():
     """The folder of the programs that a reader's are compared with, and by."""
-    compilers = os.environ.get("CC", "cc") + os.environ.get("CXX", "")
-    return path_of(os.environ.get("BUILD", "build"), "check" + re.sub(r"\W", "_", compilers))
+    compilers = re.sub(r"\W", "_", CC + os.environ.get("CXX", ""))
+    return path_of(os.environ.get("BUILD", "build"), "check" + compilers)
 
 
 def build_original(file):
@@ -327,12 +322,12 @@ def build_reader(folder, file, tree):
                   (lambda: compile_races(tree, races, SIDE) and None,))
 
 
-def record(program, folder, exercise, seed, threads, out):
+def record(program, folder, exercise, threads, out):
     """Runs a side; returns what is wrong if it comes to no end."""
     env = {"ASAN_OPTIONS": "detect_leaks=0:redzone=2048", "OMP_WAIT_POLICY": "passive",
            **os.environ}
     try:
-        done = subprocess.run([program, exercise.name, str(seed), str(threads), out], cwd=folder,
+        done = subprocess.run([program, exercise.name, str(threads), out], cwd=folder,
                               capture_output=True, text=True, check=False, timeout=SECONDS, env=env)
     except subprocess.TimeoutExpired:
         return f"it has not ended after {SECONDS} seconds: is there a loop without an end?"
@@ -365,21 +360,21 @@ def compared(folder, *args):
     return None if done.returncode == 0 else done.stdout.strip()
 
 
-def values_verdict(folder, exercise, seed=1):
+def values_verdict(folder, exercise):
     """None if what one thread writes is right, else one line that says what is wrong."""
     original = os.path.basename(KERNELS if exercise.file == KERNELS else TRAINER)
-    return (record(os.path.join(originals(), original), folder, exercise, seed, 1, "expected")
-            or record(os.path.join(folder, "bounds"), folder, exercise, seed, 1, "got")
+    return (record(os.path.join(originals(), original), folder, exercise, 1, "expected")
+            or record(os.path.join(folder, "bounds"), folder, exercise, 1, "got")
             or compared(folder, "expected", "got"))
 
 
-def threads_verdict(folder, exercise, seed=1):
+def threads_verdict(folder, exercise):
     """The same for four threads; threads of a GPU run in several orders anyway."""
     races, bounds = (os.path.join(folder, name) for name in ("races", "bounds"))
     program = races if os.path.exists(races) else bounds
     return None if exercise.file == KERNELS else (
-        record(program, folder, exercise, seed, 1, "one")
-        or record(program, folder, exercise, seed, 4, "many")
+        record(program, folder, exercise, 1, "one")
+        or record(program, folder, exercise, 4, "many")
         or compared(folder, "--bits", "one", "many"))
 
 
@@ -402,7 +397,7 @@ def open_verdict(folder, exercise, tree):
     program = os.path.join(folder, "open")
     fault = all_of((build_original, OPEN),
                    (lambda: compile_races(tree, program, OPEN) and compile_c(tree, program, OPEN),))
-    fault = fault or record(program, folder, exercise, 1, 2, "got")
+    fault = fault or record(program, folder, exercise, 2, "got")
     if fault:
         return fault
     subprocess.run([python, path_of("dev", "exercises", "oracle.py"), exercise.name, "got",
@@ -428,16 +423,12 @@ def start(name, again):
             sys.exit(f"{os.path.relpath(edited)} is there already, and stays as it is; "
                      f"make exercise NAME={name} AGAIN=1 throws it away and begins anew")
         shutil.rmtree(tree)
-    for file in files_of(exercise):
-        text = read(path_of(file))
-        if file == exercise.file:
-            text = blank(alone(text, exercise), exercise)
-        write(os.path.join(tree, file), text)
+    text = blank(alone(read(path_of(exercise.file)), exercise), exercise)
+    write(edited, text)
     if not exercise.function:
         print(f"Build {exercise.task} in {os.path.relpath(edited)}; dev/exercises/{name}.md says "
               "what.")
     else:
-        text = read(edited)
         line = text[:body_of(text, exercise.function)[0]].count("\n") + 1
         print(f"{'Mend' if name == 'find_the_race' else 'Write'} {exercise.function} in "
               f"{os.path.relpath(edited)}, line {line}; lesson {exercise.lesson} in dev/lessons "

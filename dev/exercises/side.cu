@@ -1,10 +1,9 @@
-// One side of the exercises in CUDA (dev/check/side.h), in the emulator: built with the reader's
-// kernels.cu and with the original. Threads run in another order in each trial.
+// One side of the exercises in CUDA (dev/check/side.h), in the emulator: exercises.py puts it behind
+// the reader's kernels.cu and behind the original. Threads run in another order in each trial.
 #include <string.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
-#include "kernels.cu"
 
 // ---- launches ----
 

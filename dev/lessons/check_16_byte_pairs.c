@@ -100,7 +100,6 @@ static void tales(char *text, size_t n, uint64_t seed) {
 static double entropy(const int *ids, size_t n, int V) {
     size_t *times = alloc_or_die((size_t)V * sizeof *times, "counts");
     double nats = 0.0;
-    for (int v = 0; v < V; v++) times[v] = 0;
     for (size_t i = 0; i < n; i++) times[ids[i]]++;
     for (int v = 0; v < V; v++)
         if (times[v]) nats -= (double)times[v] / n * log((double)times[v] / n);

@@ -10,12 +10,10 @@ def read(path):
         return file.read()
 
 
-# Data sheets, as make profile has them: GB/s, then TFLOP/s in bf16.
-bandwidth = {name: float(gb) for name, gb in
-             re.findall(r'\{ "(\w+)", (\d+), \d+, [\d.]+, \d+ \}', read("emulator/profile.h"))}
-peak = {name: float(tflops) for name, tflops in
-        re.findall(r'\{ "(\w+)", \d+, (\d+), \d+, \d+, (?:true|false) \}',
-                   read("plan/plan.c"))}
+# Data sheets, as --plan has them: TFLOP/s in bf16 and GB/s.
+sheets = re.findall(r'\{ "(\w+)", \d+, (\d+), (\d+), \d+, \w+ \}', read("plan/plan.c"))
+peak = {name: float(tflops) for name, tflops, _ in sheets}
+bandwidth = {name: float(gb) for name, _, gb in sheets}
 ridge = {name: 1000 * peak[name] / gb for name, gb in bandwidth.items()}
 GPU = "h100"
 

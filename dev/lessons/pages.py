@@ -270,10 +270,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split(".")[0])
     parser.add_argument("--out", metavar="FOLDER", default=os.path.join(ROOT, "lessons"))
     out = os.path.abspath(parser.parse_args().out)
-    try:
-        build(out)
-    except OSError as error:
-        sys.exit(f"make pages LESSONS=1: {error.filename}: {error.strerror}")
+    build(out)
     print(f"{os.path.relpath(os.path.join(out, target(LIST)))}: open it in a browser")
 
 

@@ -278,28 +278,18 @@ function stepped({ name, height, frames, draw, say }) {
 (() => {
   const n = 8, t = 4;
 
-  // Runs the loops over tiles and counts; visit(i0, j0, k0, fetched, done) after each two tiles.
-  function run(side, visit) {
-    let fetched = 0, done = 0;
-    for (let i0 = 0; i0 < n; i0 += side)
-      for (let j0 = 0; j0 < n; j0 += side)
-        for (let k0 = 0; k0 < n; k0 += side) {
-          const used = new Set();
-          for (let i = i0; i < i0 + side; i++)
-            for (let j = j0; j < j0 + side; j++)
-              for (let k = k0; k < k0 + side; k++, done++)
-                used.add(`a${i},${k}`).add(`b${k},${j}`);
-          fetched += used.size;
-          visit(i0, j0, k0, fetched, done);
-        }
-    return { fetched, done };
-  }
-
+  // The loops over tiles. Each step fetches two; tiles of 1 × 1 would be one sum at a time.
   function compute() {
-    const frames = [{ fetched: 0, done: 0 }];
-    run(t, (i0, j0, k0, fetched, done) => frames.push({ i0, j0, k0, fetched, done }));
-    const { fetched, done } = frames[frames.length - 1];
-    return [...frames, { fetched, done, single: run(1, () => {}).fetched }];
+    let fetched = 0, done = 0;
+    const frames = [{ fetched, done }];
+    for (let i0 = 0; i0 < n; i0 += t)
+      for (let j0 = 0; j0 < n; j0 += t)
+        for (let k0 = 0; k0 < n; k0 += t) {
+          fetched += 2 * t ** 2;
+          done += t ** 3;
+          frames.push({ i0, j0, k0, fetched, done });
+        }
+    return [...frames, { fetched, done, single: 2 * n ** 3 }];
   }
 
   const size = 13;
@@ -313,21 +303,16 @@ function stepped({ name, height, frames, draw, say }) {
 
   const inTile = (i, at) => i >= at && i < at + t;
 
-  // Whether a tile of c is finished: those before (i0, j0) in the order of the loops, or all.
-  function finished(i, j, { i0, j0, k0, single }) {
-    if (single) return true;
-    if (i0 === undefined) return false;
-    const tile = (row, column) => Math.floor(row / t) * (n / t) + Math.floor(column / t);
-    return tile(i, j) < tile(i0, j0) || (tile(i, j) === tile(i0, j0) && k0 + t === n);
-  }
+  // Tiles of c are finished in the order of the loops, each by n t² multiply-adds.
+  const finished = (i, j, done) =>
+    Math.floor(i / t) * (n / t) + Math.floor(j / t) < Math.floor(done / (n * t ** 2));
 
-  function draw(pen, frame) {
-    const { i0, j0, k0, fetched, done, single } = frame;
+  function draw(pen, { i0, j0, k0, fetched, done, single }) {
     const hot = is => (is ? "hot" : undefined);
     matrix(pen, "a", 4, 144, (i, k) => hot(inTile(i, i0) && inTile(k, k0)));
     matrix(pen, "b", 126, 18, (k, j) => hot(inTile(k, k0) && inTile(j, j0)));
     matrix(pen, "c", 126, 144, (i, j) =>
-      finished(i, j, frame) ? "good" : inTile(i, i0) && inTile(j, j0) ? "cold" : undefined);
+      finished(i, j, done) ? "good" : inTile(i, i0) && inTile(j, j0) ? "cold" : undefined);
     const counts = [["numbers fetched", fetched, "fetched"], ["multiply-adds", done, "done"],
                     ["fetched for each", done ? (fetched / done).toFixed(2) : "–", "each"]];
     if (single) counts.push(["one sum at a time", single, "single"]);

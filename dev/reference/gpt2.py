@@ -189,33 +189,25 @@ def write_fixtures(out):
         params, inputs, targets = draw_problem(cfg, T, B)
         header = [MAGIC, VERSION, *cfg, T, B, len(params), STEPS] + [0] * 5
         path = os.path.join(out, f"gpt2_L{cfg.L}_C{cfg.C}.bin")
-        with open(path + ".tmp", "wb") as f:
+        with open(path, "wb") as f:
             f.write(struct.pack("<16i", *header))
             for values in inputs, targets, params:
                 f.write(values.tobytes())
             for _, values in solve(cfg, T, B, params, inputs, targets):
                 f.write(array.array("f", values).tobytes())
-        os.replace(path + ".tmp", path)
         print(f"{path}: {len(params)} parameters, {os.path.getsize(path)} bytes")
 
 
 # ---------------------------------------------------------------- check
 
 def read_fixture(path):
-    """Config, T, B and the file's sections by name; ValueError if it is not a complete fixture."""
+    """Config, T, B and the file's sections by name."""
     with open(path, "rb") as f:
         data = f.read()
-    if len(data) < 64:
-        raise ValueError(f"{len(data)} bytes, shorter than the header")
-    magic, version, L, NH, C, V, P, T, B, n, steps = struct.unpack_from("<11i", data)
-    if (magic, version, steps) != (MAGIC, VERSION, STEPS):
-        raise ValueError("not a fixture of this version")
+    _, _, L, NH, C, V, P, T, B, n, _ = struct.unpack_from("<11i", data)
     sizes = [("inputs", "i", 2 * B * T), ("targets", "i", 2 * B * T), ("params", "f", n),
              ("logits", "f", B * T * V), ("losses", "f", B * T), ("grads", "f", n),
              ("step_losses", "f", STEPS), ("grad_norms", "f", STEPS), ("params_after", "f", n)]
-    expected = 64 + 4 * sum(size for _, _, size in sizes)
-    if len(data) != expected:
-        raise ValueError(f"{len(data)} bytes, but the header needs {expected}")
     sections, at = {}, 64
     for name, kind, size in sizes:
         sections[name] = struct.unpack_from(f"<{size}{kind}", data, at)
@@ -232,12 +224,7 @@ def relative_error(a, b):
 
 def check_fixture(path):
     """None if the file is what `fixtures` writes, else what differs."""
-    try:
-        cfg, T, B, stored = read_fixture(path)
-    except (OSError, ValueError) as error:
-        return str(error)
-    if (cfg, T, B) not in CASES:
-        return "its shape is not one of CASES"
+    cfg, T, B, stored = read_fixture(path)
     params, inputs, targets = draw_problem(cfg, T, B)
     if (tuple(inputs), tuple(targets)) != (stored["inputs"], stored["targets"]):
         return "its tokens differ from draw_problem's"
@@ -288,19 +275,14 @@ def fair_environment(threads):
         os.execve(sys.executable, [sys.executable] + sys.argv, wanted)
 
 
-def blas_name():
-    """The BLAS library of PyTorch's matrix products on a CPU, or "unknown"."""
+def uses_reference_blas():
+    """Whether PyTorch's matrix products on a CPU are those of the reference BLAS."""
     try:
         with open("/proc/self/maps") as f:                   # loaded libraries (Linux)
             loaded = f.read()
     except OSError:
-        loaded = ""
-    for library, name in [("libmkl", "mkl"), ("libopenblas", "openblas"), ("libblis", "blis"),
-                          ("/libblas.so", "reference")]:
-        if library in loaded:
-            return name
-    linked = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())   # PyTorch's own wheels
-    return linked.group(1) if linked else "unknown"
+        return False
+    return "/libblas.so" in loaded and not re.search("libmkl|libopenblas|libblis", loaded)
 
 
 def fastest_adamw(params):
@@ -360,7 +342,7 @@ def bench(args):
         if not torch.cuda.is_available():
             sys.exit("gpt2.py: bench: PyTorch sees no GPU here")
         torch.set_float32_matmul_precision("high")           # TF32
-    elif blas_name() == "reference":
+    elif uses_reference_blas():
         sys.exit("gpt2.py: bench: PyTorch uses the reference BLAS, many times slower than "
                  "OpenBLAS; apt-get install libopenblas0-pthread")
     torch.set_num_threads(args.threads)
@@ -375,13 +357,6 @@ def bench(args):
 
 
 # ---------------------------------------------------------------- command line
-
-def positive(text):
-    value = int(text)
-    if value < 1:
-        raise ValueError
-    return value
-
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -398,7 +373,7 @@ def main():
             ("--seq-len", 64, "tokens a sequence"),
             ("--batch", 12, "sequences an iteration"), ("--threads", os.cpu_count(), "cores"),
             ("--steps", 50, "steps a line")]:
-        p.add_argument(flag, type=positive, default=value, metavar="N", help=text)
+        p.add_argument(flag, type=int, default=value, metavar="N", help=text)
     p.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where it runs")
     p.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32", help="autocast to bf16")
     p.add_argument("--compile", action="store_true", help="torch.compile (2.x)")

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """HellaSwag (Zellers et al. 2019) with transformers: the reference for the trainers' --hellaswag.
 
-    hellaswag.py CHECKPOINT hellaswag_val.jsonl [--seq-len T] [--verbose]
+    hellaswag.py CHECKPOINT hellaswag_val.jsonl [--seq-len T]
 
 An example has a context and four endings. Each token of an ending has a loss, given the context and
 the tokens before it. The answer is the ending with the lowest sum of losses (acc), or the lowest
 mean (acc_norm). CHECKPOINT is a directory with config.json, model.safetensors and tokenizer.json,
-such as OUT/latest of a run. Prints one line of JSON; with --verbose also one for each example.
+such as OUT/latest of a run. Prints one line of JSON.
 """
 import argparse
 import json
@@ -57,11 +57,8 @@ def main():
     parser.add_argument("checkpoint")
     parser.add_argument("file")
     parser.add_argument("--seq-len", type=int, metavar="T", help="longest input")
-    parser.add_argument("--verbose", action="store_true", help="also a line for each example")
     args = parser.parse_args()
     answers = evaluate(args.checkpoint, args.file, args.seq_len)
-    for a in answers if args.verbose else []:
-        print(json.dumps(a))
     n = len(answers)
     print(json.dumps({"examples": n, "acc": sum(a["answer"] == a["label"] for a in answers) / n,
                       "acc_norm": sum(a["answer_norm"] == a["label"] for a in answers) / n}))
