@@ -482,9 +482,10 @@ static const size_t product_sizes[][3] = {
     {1, 1, 1}, {1, 2*NR + 3, 45}, {MR, NR, 3}, {MR + 1, NR - 1, 5}, {2*MR - 1, NR + 1, KC + 1},
     {53, 67, 301}, {5*MR, 3*NR, 2*KC}, {MC + 3, 7, 9}, {3, 2*KC + 5, 11},
 };
+enum { PRODUCT_SIZES = sizeof product_sizes / sizeof *product_sizes };
 
 TEST(matmul_any_size) {
-    for (size_t s = 0; s < COUNT(product_sizes); s++)
+    for (int s = 0; s < PRODUCT_SIZES; s++)
         for (int ways = 0; ways < 16; ways++)
             check_matmul(product_sizes[s][0], product_sizes[s][1], product_sizes[s][2], ways);
 }
@@ -545,6 +546,25 @@ TEST(bias_gradient_is_summed_row_by_row) {
 #endif
     }
     CHECK_MSG(other_bits > 100, "only %zu sums depend on the order", other_bits);
+}
+
+// The sums themselves: db (N) is what was there and the columns of x (K,N).
+TEST(bias_gradient_adds_columns) {
+    for (int s = 0; s < PRODUCT_SIZES; s++) {
+        size_t N = product_sizes[s][1], K = product_sizes[s][2];
+        Rng rng = rng_make(8, N*1009 + K);
+        float *x = alloc_or_die(K*N * sizeof(float), "test"), *db = alloc_or_die(N*4, "test");
+        for (size_t i = 0; i < K*N; i++) x[i] = operand(&rng);
+        for (size_t j = 0; j < N; j++) db[j] = 0.5f;
+        bias_backward(db, x, K, (int)N);
+        for (size_t j = 0; j < N; j++) {
+            double sum = 0.5;
+            for (size_t k = 0; k < K; k++) sum += x[k*N + j];
+            CHECK_MSG(fabs(db[j] - sum) <= 1e-5 * sqrt(K), "%zux%zu: column sum", K, N);
+        }
+        free(x);
+        free(db);
+    }
 }
 
 // The first rows of a packed matrix are all that a block of queries may see.
