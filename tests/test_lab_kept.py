@@ -7,20 +7,16 @@ import math
 import os
 import re
 import runpy
-import shutil
 import sys
-import tempfile
 
-sys.dont_write_bytecode = True
 import testing
-
-sys.path[:0] = testing.LAB_ROOMS
 import claims
 import kept
 import lab
 import report
 
 LABELS = [label for label, _ in report.experiments()]
+TMP = testing.scratch()
 
 
 def alike(a, b):
@@ -122,7 +118,7 @@ def test_readme_numbers():
 def test_keep():
     """A finished experiment: its result and its figures. A tiny run is refused."""
     found, committed = again("10_replayed"), (kept.RESULTS, kept.FIGURES)
-    kept.RESULTS = kept.FIGURES = tempfile.mkdtemp(dir=TMP)
+    kept.RESULTS = kept.FIGURES = testing.scratch()
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             kept.keep(TMP, "10_replayed")
@@ -155,8 +151,4 @@ def test_claims():
 
 
 if __name__ == "__main__":
-    TMP = tempfile.mkdtemp(prefix="lab_kept.")
-    try:
-        sys.exit(testing.run_tests(globals(), sys.argv[1:]))
-    finally:
-        shutil.rmtree(TMP)
+    sys.exit(testing.run_tests(globals(), sys.argv[1:]))

@@ -8,12 +8,9 @@ import statistics
 import sys
 import types
 
-sys.dont_write_bytecode = True   # before the next line, so that it leaves no __pycache__
 import testing
 from testing import load, near
 import numpy as np
-
-sys.path[:0] = testing.LAB_ROOMS
 import fit
 import lab
 import local_knee

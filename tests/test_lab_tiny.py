@@ -9,11 +9,8 @@ import os
 import sys
 import types
 
-sys.dont_write_bytecode = True   # before the next line, so that it leaves no __pycache__
 import testing
 from testing import near
-
-sys.path[:0] = testing.LAB_ROOMS
 import lab
 
 TINY = testing.Tiny()

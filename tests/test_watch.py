@@ -10,22 +10,20 @@ import io
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 
-sys.dont_write_bytecode = True
-import browser
 import testing
 from testing import ROOT
+import browser
 
 sys.path.insert(1, os.path.join(ROOT, "scripts"))
 import plot
 import watch
 
 WATCH, PLOT = (os.path.join(ROOT, "scripts", name) for name in ("watch.py", "plot.py"))
-TMP = tempfile.mkdtemp()
+TMP = testing.scratch()
 START = {"event": "start", "step": 0, "floor": 0.25, "tokens": 4000, "steps": None}
 
 
@@ -161,39 +159,30 @@ class Server:
 
 def test_watch_page():
     """It waits, follows a run, begins anew where it is replaced, and asks nothing of others."""
-    if not browser.PROGRAM:
-        raise testing.Skip("a browser (chromium)")
     out = os.path.join(TMP, "page")
-    with Server(out) as server:
-        tab = browser.Browser()
-        try:
-            def page_has(*words):
-                text = "document.body.innerText"
-                tab.wait(" && ".join(f"{text}.includes({word!r})" for word in words))
-            tab.call("Page.navigate", url=server.address)
-            tab.wait("location.protocol === 'http:' && document.readyState === 'complete'")
-            page_has("waiting for its log")
-            os.mkdir(out)
-            write(out, lines(START, *(step(n, 5 / n) for n in range(1, 21)),
-                             sample(20, "<img src=/x>a tale"), evaluation(20, 1.85, 1.75)))
-            page_has("1.7500, at best 0.420", "2k tokens in 20 updates", "trains, 10 s left",
-                     "8.0 s, 80.0%", "200 tokens a second", "<img src=/x>a tale")
-            shown = tab.value("document.querySelector('#chart').textContent")
-            assert "floor 0.420" in shown and "tokens trained on" in shown, shown
-            tab.drag("x", "step")
-            assert "updates" in tab.value("document.querySelector('#chart').textContent")
-            write(out, lines(sample(21, "later"), evaluation(21, 1.6, 1.5),
-                             {"event": "end", "reason": "done", "step": 21, "tokens": 2100}), "a")
-            page_has("1.5000", "done", "later")
-            assert tab.value("document.querySelectorAll('#chart circle').length") == 2
-            write(out, lines(START, step(1, 5.25)))
-            page_has("5.250")
-            tab.size(360, 800, dark=True)
-            assert tab.value("document.documentElement.scrollWidth") <= 360
-            elsewhere = [url for url in tab.requests if not url.startswith(server.address)]
-            assert not elsewhere and not tab.errors, (elsewhere, tab.errors)
-        finally:
-            tab.close()
+    with Server(out) as server, browser.Browser() as tab:
+        def page_has(*words):
+            text = "document.body.innerText"
+            tab.wait(" && ".join(f"{text}.includes({word!r})" for word in words))
+        tab.open(server.address)
+        page_has("waiting for its log")
+        os.mkdir(out)
+        write(out, lines(START, *(step(n, 5 / n) for n in range(1, 21)),
+                         sample(20, "<img src=/x>a tale"), evaluation(20, 1.85, 1.75)))
+        page_has("1.7500, at best 0.420", "2k tokens in 20 updates", "trains, 10 s left",
+                 "8.0 s, 80.0%", "200 tokens a second", "<img src=/x>a tale")
+        shown = tab.value("document.querySelector('#chart').textContent")
+        assert "floor 0.420" in shown and "tokens trained on" in shown, shown
+        tab.drag("x", "step")
+        assert "updates" in tab.value("document.querySelector('#chart').textContent")
+        write(out, lines(sample(21, "later"), evaluation(21, 1.6, 1.5),
+                         {"event": "end", "reason": "done", "step": 21, "tokens": 2100}), "a")
+        page_has("1.5000", "done", "later")
+        assert tab.value("document.querySelectorAll('#chart circle').length") == 2
+        write(out, lines(START, step(1, 5.25)))
+        page_has("5.250")
+        tab.size(360, 800, dark=True)
+        assert tab.value("document.documentElement.scrollWidth") <= 360
 
 
 # ---------------------------------------------------------------- plot.py
@@ -261,7 +250,4 @@ def test_plot_errors():
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(testing.run_tests(globals(), sys.argv[1:]))
-    finally:
-        shutil.rmtree(TMP)
+    sys.exit(testing.run_tests(globals(), sys.argv[1:]))
