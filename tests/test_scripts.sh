@@ -10,8 +10,6 @@ vocabulary=${data:-data}/gpt2.tiktoken
 export OMP_NUM_THREADS=1
 unset MODEL_DIR TEXT
 
-says() { grep -qE -e "$1" "$dir/stdout" || note "does not say '$1': $(tail -n 1 "$dir/stdout")"; }
-
 # The copy: scripts, programs that are built already, and so a make that has nothing to do; and
 # nothing that could reach a network.
 mkdir -p "$dir/tree/dev" "$dir/bin"
@@ -21,22 +19,9 @@ printf '#!/bin/sh\necho make "$@" >> "%s"\n' "$dir/made" > "$dir/bin/make"
 printf '#!/bin/sh\necho no network >&2\nexit 6\n' | tee "$dir/bin/curl" > "$dir/bin/wget"
 chmod +x "$dir/bin/"*
 
-run() {                                     # run [NAME=VALUE...] scripts/NAME ARGS...: in the copy
-    (cd "$dir/tree" && env PATH="$dir/bin:$PATH" "$@" < /dev/null) > "$dir/stdout" 2> "$dir/stderr"
-    status=$?
-}
-good() {
+copy() {                                    # copy [NAME=VALUE...] scripts/NAME ARGS...: runs there
     rm -f "$dir/made"
-    run "$@"
-    [ $status = 0 ] || note "status $status of '$*': $(head -n 1 "$dir/stderr")"
-    [ ! -s "$dir/stderr" ] || note "'$*' writes to stderr: $(head -n 1 "$dir/stderr")"
-}
-refused() {                                 # refused WORDS ARGS...: one line, which holds the words
-    words=$1; shift
-    run "$@"
-    [ $status != 0 ] || note "'$*' ends well"
-    same "lines on stderr of '$*'" "$(wc -l < "$dir/stderr" | tr -d ' ')" 1
-    grep -qF -e "$words" "$dir/stderr" || note "'$*' says: $(cat "$dir/stderr")"
+    (cd "$dir/tree" && env PATH="$dir/bin:$PATH" "$@")
 }
 # logged EVENT KEY RUN: of each such line of the run's log, on one line.
 logged() { values "$1" "$2" "$dir/tree/$3" | xargs; }
@@ -57,7 +42,7 @@ end scripts_are_executable_and_have_a_point
 
 # ---- the recipes ----
 
-good scripts/tales.sh --tokens 4096 --warmup-tokens 0 --eval-tokens 1024 --max-new 8
+good copy scripts/tales.sh --tokens 4096 --warmup-tokens 0 --eval-tokens 1024 --max-new 8
 same "tokens of the last update" "$(logged end tokens out/tales)" 4096
 same "layers" "$(logged start layers out/tales)" 2
 [ -f "$dir/tree/data/tales/tales_val_000000.floor" ] || note "no tales in data/tales"
@@ -66,41 +51,40 @@ end scripts_tales
 # The script's own flags give way to those that the user gives.
 for length in "--steps 3" "--steps=3 --batch-tokens 1024" "--tokens 2000" \
         "--init out/tales --steps 3"; do
-    good scripts/tales.sh $length --eval-tokens 1024 --max-new 8 --overwrite
+    good copy scripts/tales.sh $length --eval-tokens 1024 --max-new 8 --overwrite
     warmup=$(logged start warmup_tokens out/tales)
     [ "$warmup" -ge 200 ] && [ "$warmup" -le 307 ] || note "$length warms up for $warmup tokens"
 done
-good scripts/tales.sh --resume --steps 5 --eval-tokens 1024 --max-new 8
+good copy scripts/tales.sh --resume --steps 5 --eval-tokens 1024 --max-new 8
 same "step after --resume" "$(logged end step out/tales | awk '{ print $NF }')" 5
-good scripts/tales.sh --tokens 200000 --lr-schedule constant --target-loss 10 --eval-every 1 \
+good copy scripts/tales.sh --tokens 200000 --lr-schedule constant --target-loss 10 --eval-every 1 \
     --eval-tokens 1024 --overwrite
 same "warm-up of a longer run" "$(logged start warmup_tokens out/tales)" 20000
-refused "give one or the other" scripts/tales.sh --tokens 200000 --steps 3
+one_line "give one or the other" copy scripts/tales.sh --tokens 200000 --steps 3
 end scripts_tales_gives_way
 
-refused "holds a run already; --resume continues it; --overwrite" scripts/tales.sh --tokens 2000
+one_line "holds a run already; --resume continues it" copy scripts/tales.sh --tokens 2000
 mv "$dir/tree/train_gpt2" "$dir/away"
 printf '#!/bin/sh\necho "$@"\n' > "$dir/tree/train_gpt2"
 chmod +x "$dir/tree/train_gpt2"
 for tokens in 6000000:1 5000000:0; do       # the model of a run without flags alone is replaced
     printf '{"event":"start","tokens":%d,"x":1}\n' ${tokens%:*} > "$dir/tree/out/tales/log.jsonl"
-    good scripts/tales.sh
+    good copy scripts/tales.sh
     same "--overwrite of $tokens" "$(grep -c -e --overwrite "$dir/stdout")" ${tokens#*:}
 done
 mv "$dir/away" "$dir/tree/train_gpt2"
 rm -r "$dir/tree/out/tales"
-good scripts/tales.sh --tokens 2000 --eval-tokens 1024 --max-new 8
+good copy scripts/tales.sh --tokens 2000 --eval-tokens 1024 --max-new 8
 end scripts_tales_keeps_a_model
 
 # A class: a laptop measures, and its line, pasted whole and cut, is drawn.
 python=${PYTHON:-python3}
 if "$python" -c 'import matplotlib' 2> /dev/null; then
-    run "$python" scripts/class.py --size 35k --target-loss 2.5 --batches 64,512 --seed 3
-    same "status of class.py" $status 0
+    works copy "$python" scripts/class.py --size 35k --target-loss 2.5 --batches 64,512 --seed 3
     tokens=$(grep -o '"tokens": [0-9]*' "$dir/stdout" | head -n 1)
     near "tokens of a batch of 64" "${tokens#*: }" 82427 0.3          # by seed: 72,000 to 95,000
     printf '%s\n%.200s\n' "$(cat "$dir/stdout")" "$(cat "$dir/stdout")" > "$dir/tree/pasted"
-    run MPLCONFIGDIR="$dir" "$python" scripts/class.py pasted --out class.png
+    works copy MPLCONFIGDIR="$dir" "$python" scripts/class.py pasted --out class.png
     same "the cut line" "$(cat "$dir/stderr")" \
         "class.py: pasted:2: is cut, or of another loss; left out"
     same "class.png" "$(head -c 4 "$dir/tree/class.png" | tail -c 3)" PNG
@@ -119,15 +103,16 @@ else
 fi
 
 sed 's/^/    /' scripts/plot.py tests/*.sh > "$dir/text"
-good scripts/shakespeare.sh "$dir/text" --steps 3 --warmup-tokens 0 --sample-every 3 --max-new 8
-says '^--- the model writes ---'
+good copy scripts/shakespeare.sh "$dir/text" --steps 3 --warmup-tokens 0 --sample-every 3 \
+    --max-new 8
+has "$dir/stdout" '--- the model writes ---'
 same "updates" "$(logged step step out/shakespeare)" "1 2 3"
 same "channels" "$(logged start channels out/shakespeare)" 128
 same "make" "$(cat "$dir/made")" "make -s"
-refused "put it at data/tinyshakespeare.txt" scripts/shakespeare.sh --steps 3
+one_line "put it at data/tinyshakespeare.txt" copy scripts/shakespeare.sh --steps 3
 end scripts_shakespeare
 
-refused "put it at data/gpt2/config.json" scripts/shakespeare.sh --finetune --steps 3
+one_line "put it at data/gpt2/config.json" copy scripts/shakespeare.sh --finetune --steps 3
 [ ! -e "$dir/tree/out/finetune_shakespeare" ] || note "an output without a model"
 end scripts_finetune_says_what_it_lacks
 
@@ -144,7 +129,7 @@ mkdir "$dir/model"
 cp "$dir/run/latest/"{config.json,model.safetensors,tokenizer.json} "$dir/model" || note "no model"
 tiny="--seq-len 16 --batch-tokens 256 --eval-tokens 64"
 
-good MODEL_DIR="$dir/model" TEXT="$dir/text" scripts/shakespeare.sh --finetune $tiny --steps 3
+good copy MODEL_DIR="$dir/model" TEXT="$dir/text" scripts/shakespeare.sh --finetune $tiny --steps 3
 same "what happens in which order" \
     "$(grep -oE '^--- .* writes|^eval +[0-9]+/[0-9]+' "$dir/stdout" | tr -s ' ' | xargs)" \
     "--- $dir/model writes eval 0/0 eval 3/3 --- out/finetune_shakespeare writes"
@@ -158,7 +143,7 @@ tuned=$dir/tree/out/finetune_shakespeare/latest/model.safetensors
 end scripts_finetune
 
 rm -rf "$dir/tree/out"                      # its own flags give way, as those of tales.sh do
-good MODEL_DIR="$dir/run" TEXT="$dir/text" scripts/shakespeare.sh --finetune $tiny --steps 9 \
+good copy MODEL_DIR="$dir/run" TEXT="$dir/text" scripts/shakespeare.sh --finetune $tiny --steps 9 \
     --lr 1e-4 --steps=2 --out=out/mine
 same "learning rates" "$(logged step lr out/mine)" "0.0001 0.0001"
 end scripts_finetune_takes_flags
