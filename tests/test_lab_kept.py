@@ -145,7 +145,7 @@ WANTED = {
 
 def test_claims():
     for label, words in WANTED.items():
-        said = " ".join(claims.measured(c) for c in claims.CLAIMS if c.label == label)
+        said = " ".join(c.measured() for c in claims.CLAIMS if c.label == label)
         for word in words:
             assert word in said, (word, said)
 

@@ -183,7 +183,7 @@ def source(claim):
 def claims_table(chosen):
     return report.table(["what is often believed", "what was measured",
                          "figure, and how the experiment's own prediction did"],
-                        [[html.escape(c.belief), html.escape(claims.measured(c)), source(c)]
+                        [[html.escape(c.belief), html.escape(c.measured()), source(c)]
                          for c in chosen], "stack claims", str)
 
 

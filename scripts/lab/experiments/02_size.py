@@ -49,25 +49,19 @@ def plan_of(e, size, tokens, rate):
         512 if lab.is_cuda(e.args.trainer) else 64)
 
 
-def annealed(e, size, tokens, rates):
-    """{rate: the loss of the seed that chooses, trained at it and annealed over a sixteenth}"""
-    plans = {rate: plan_of(e, size, tokens, rate) for rate in rates}
-    e.run([job for plan in plans.values() for job in local_knee.trunk_jobs(plan, [CHOOSES])])
-    jobs = {rate: local_knee.branch_job(plan, CHOOSES, 0, 1, 0, max(2, tokens // 16 // plan.batch))
-            for rate, plan in plans.items()}
-    runs = e.run(list(jobs.values()))
-    return {rate: runs[job.name].val for rate, job in jobs.items()}
-
-
 def best_rate(e, size, tokens):
-    """The rate with the lowest annealed loss lies between two that were tried."""
-    first, loss, powers = SIZES[size].rate, {}, [-1, 0, 1]
-    while powers:
-        loss.update(annealed(e, size, tokens, [first * 2.0 ** power for power in powers]))
-        best = min(sorted(loss), key=loss.get)
-        at = round(math.log2(best / first))
-        powers = [p for p in (at - 1, at + 1) if first * 2.0 ** p not in loss]
-    return best
+    """The rate with the lowest loss, annealed over a sixteenth: it lies between two others."""
+    grid, first = [-1, 0, 1], SIZES[size].rate
+    plans = {k: plan_of(e, size, tokens, first * 2.0 ** k) for k in range(-8, 9)}
+    e.run([job for k in grid for job in local_knee.trunk_jobs(plans[k], [CHOOSES])])
+
+    def job(_, k, seed):
+        e.run(local_knee.trunk_jobs(plans[k], [seed]))
+        updates = max(2, tokens // 16 // plans[k].batch)
+        return local_knee.branch_job(plans[k], seed, 0, 1, 0, updates)
+    method, = lab.tune(e, [lab.Tuned(job, {"": 0}, {
+        "first": CHOOSES, "seeds": [], "grid": grid, "extend": (min(plans), max(plans))})])
+    return plans[method.best()[1]].rate
 
 
 def measure(e):

@@ -1,5 +1,5 @@
-"""Local knees, for 02_local.py, 02_size.py and 02_text.py: how many updates do branches of a checkpoint take to fall by a
-tenth of a nat, at each batch?
+"""Local knees, for 02_local.py, 02_size.py and 02_text.py: how many updates do branches of a
+checkpoint take to fall by a tenth of a nat, at each batch?
 
 Every branch decays its learning rate linearly to zero, so that a small batch does not pay for a
 constant rate. Each batch and rate runs at several lengths; the updates whose *end* is FALL below
@@ -180,7 +180,8 @@ def measure(e, plan, choose, seeds):
 
 def b_crits(branches):
     """{seed: B_crit} of rows of `branches`, of the seeds with four batches or more."""
-    return {seed: fit.least_squares([p["batch_tokens"] for p in own], [p["updates"] for p in own])[1]
+    return {seed: fit.least_squares([p["batch_tokens"] for p in own],
+                                    [p["updates"] for p in own])[1]
             for (seed,), own in kept.grouped(branches, "seed").items() if len(own) >= 4}
 
 
