@@ -8,12 +8,11 @@ from gcc and clang; and the page's race and replay, driven as a reader drives th
 """
 import json
 import os
-import shutil
 import sys
 import time
 
 import testing
-from testing import ROOT
+from testing import PREPARE, ROOT, TRAIN
 import browser
 import kept
 import race
@@ -38,20 +37,15 @@ def output(*command, **environment):
     return testing.run(*command, **environment).strip()
 
 
-def need(program):
-    if not shutil.which(program):
-        raise testing.Skip(program)
-    return program
-
-
 def in_node(wasm, updates, flags):
     """The hash of the weights and the last loss; or what it refuses with."""
-    return output(need("node"), "-e", NODE, wasm, updates, *flags)
+    testing.need("node")
+    return output("node", "-e", NODE, wasm, updates, *flags)
 
 
 def test_web_bits_are_those_of_gcc_and_clang():
     """The committed module against a native program of today's source, at each size."""
-    need("clang")
+    testing.need("clang")
     modules = [race.WASM]
     if os.environ.get("LONG"):
         modules.append(os.path.join(TMP, "anew.wasm"))
@@ -68,13 +62,11 @@ def test_web_bits_are_those_of_gcc_and_clang():
 def test_web_trains_what_the_trainer_trains():
     """The loss of an update, against the ordinary build's on the same tales in files."""
     data, log = os.path.join(TMP, "tales"), os.path.join(TMP, "log.jsonl")
-    for program in ["./prepare", "./train_gpt2"]:
-        if not os.access(os.path.join(ROOT, program), os.X_OK):
-            raise testing.Skip(program + ", which make builds")
-    output("./prepare", "tales", "--out", data, "--tokens", 3 << 20)
+    testing.need(PREPARE, TRAIN)
+    output(PREPARE, "tales", "--out", data, "--tokens", 3 << 20)
     for updates, sizes in SIZES:
         flags = [*sizes.split(), *COMMON]
-        output("./train_gpt2", *flags, "--data", data, "--steps", updates, "--log", log,
+        output(TRAIN, *flags, "--data", data, "--steps", updates, "--log", log,
                "--eval-every", 0, "--eval-tokens", 256, "--overwrite")
         with open(log, encoding="utf-8") as f:
             steps = [line for line in map(json.loads, f) if line["event"] == "step"]

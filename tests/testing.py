@@ -40,6 +40,12 @@ class Skip(Exception):
     """Raised by a test that lacks something; says what."""
 
 
+def need(*programs):
+    for program in programs:
+        if not shutil.which(program):
+            raise Skip(program)
+
+
 def has_its_turn(number, n):
     """Where a test tries one in n of many cases: whether this is one of them, as in tools.sh."""
     return number % n == 0
@@ -88,8 +94,7 @@ class Tiny:
 
     def start(self, label, *flags, **env):
         """Runs an experiment, whatever becomes of it; flags may name another --out."""
-        if not os.access(os.path.join(ROOT, "train_gpt2"), os.X_OK):
-            raise Skip("train_gpt2 (make)")
+        need(TRAIN)
         return subprocess.run([sys.executable, lab_path(label + ".py"), "--tiny", "--out", self.out,
                                *flags], capture_output=True, text=True, check=False, cwd=ROOT,
                               env={**os.environ, **env})
