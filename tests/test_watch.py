@@ -22,8 +22,8 @@ sys.path.insert(1, os.path.join(ROOT, "scripts"))
 import plot
 import watch
 
-WATCH, PLOT = (os.path.join(ROOT, "scripts", name) for name in ("watch.py", "plot.py"))
-TMP = testing.scratch()
+WATCH, PLOT = ([os.path.join(ROOT, "scripts", name)] for name in ("watch.py", "plot.py"))
+TMP = os.environ["MPLCONFIGDIR"] = testing.scratch()         # nothing in the user's home
 START = {"event": "start", "step": 0, "floor": 0.25, "tokens": 4000, "steps": None}
 
 
@@ -56,6 +56,17 @@ def new_run(text=""):
 def write(out, text, mode="w"):
     with open(os.path.join(out, "log.jsonl"), mode, encoding="utf-8") as f:
         f.write(text)
+
+
+def started(script, *args):
+    return subprocess.run([sys.executable, *script, *args], capture_output=True, text=True,
+                          check=False)
+
+
+def refused(words, script, *args):
+    done = started(script, *args)
+    assert (done.returncode, done.stdout) == (1, ""), (done.returncode, done.stdout)
+    assert done.stderr.count("\n") == 1 and words in done.stderr, done.stderr
 
 
 def steps(run):
@@ -99,7 +110,7 @@ def test_watch_lines_that_are_none():
         out = new_run(lines(START, step(1, 5.0)) + bad + "\n" + lines(step(2, 4.0)))
         run = watch.Run(out)
         assert steps(run) == [1, 2] and run.damaged == 3, (bad, steps(run), run.damaged)
-    done = watched(out, "--csv")
+    done = started(WATCH, out, "--csv")
     assert done.returncode == 0 and done.stdout.count("\n") == 4, done.stdout
     assert done.stderr == f"watch.py: {out}/log.jsonl:3: not an event of a log; left out, " \
         "with all lines like it\n", done.stderr
@@ -107,16 +118,11 @@ def test_watch_lines_that_are_none():
 
 # ---------------------------------------------------------------- CSV
 
-def watched(*args):
-    return subprocess.run([sys.executable, WATCH, *args], capture_output=True, text=True,
-                          check=False)
-
-
 def test_watch_csv():
     """Each value of the log stands in its row, whatever a sample holds; a torn last line waits."""
     text = 'He said, "no,\nno"; ü'
-    done = watched(new_run(lines(START, step(1, None, skipped=True), evaluation(1, 1.6, 1.5),
-                                 sample(1, text)) + '{"event":"st'), "--csv")
+    log = lines(START, step(1, None, skipped=True), evaluation(1, 1.6, 1.5), sample(1, text))
+    done = started(WATCH, new_run(log + '{"event":"st'), "--csv")
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
     assert [row["event"] for row in rows] == "start step eval sample".split()
@@ -125,16 +131,11 @@ def test_watch_csv():
 
 
 def test_watch_errors():
-    def refused(words, *args):
-        done = watched(*args)
-        assert (done.returncode, done.stdout) == (1, ""), (done.returncode, done.stdout)
-        assert done.stderr.count("\n") == 1 and words in done.stderr, done.stderr
-
     run = new_run(lines(START))
-    refused("log.jsonl: holds no event", os.path.join(TMP, "absent"), "--csv")
-    refused("not a file", os.devnull, "--csv")
+    refused("log.jsonl: holds no event", WATCH, os.path.join(TMP, "absent"), "--csv")
+    refused("not a file", WATCH, os.devnull, "--csv")
     with Server(run) as server:
-        refused("in use", run, "--port", server.address.rsplit(":", 1)[1].strip("/"))
+        refused("in use", WATCH, run, "--port", server.address.rsplit(":", 1)[1].strip("/"))
 
 
 # ---------------------------------------------------------------- the page
@@ -143,7 +144,7 @@ class Server:
     """watch.py as a user starts it, while the block runs."""
 
     def __init__(self, *args):
-        self.process = subprocess.Popen([sys.executable, WATCH, *args], stdout=subprocess.PIPE,
+        self.process = subprocess.Popen([sys.executable, *WATCH, *args], stdout=subprocess.PIPE,
                                         text=True)
         line = self.process.stdout.readline()
         self.address = re.match(r"http://127\.0\.0\.1:\d+/", line).group()
@@ -187,16 +188,6 @@ def test_watch_page():
 
 # ---------------------------------------------------------------- plot.py
 
-def plotted(*args):
-    """Runs plot.py: (status, stderr)."""
-    if not importlib.util.find_spec("matplotlib"):
-        raise testing.Skip("needs matplotlib")
-    done = subprocess.run([sys.executable, PLOT, *args], capture_output=True, text=True, check=False,
-                          env={**os.environ, "MPLCONFIGDIR": TMP})     # nothing in the user's home
-    assert done.stdout == "", "prints on stdout"
-    return done.returncode, done.stderr
-
-
 LONG = [START] + [step(n, 5.0 / n) for n in range(1, 41)]
 TALES = lines(*LONG, evaluation(20, 0.9, 0.75), evaluation(40, 0.8, 0.625))
 
@@ -218,14 +209,16 @@ def test_plot_reads_axes():
 def test_plot_pictures():
     """A PNG; an SVG, whose texts matplotlib leaves as comments, has the runs' names, last losses
     and floors, and the axis."""
+    if not importlib.util.find_spec("matplotlib"):
+        raise testing.Skip("needs matplotlib")
     out, svg, tales = os.path.join(TMP, "loss.png"), os.path.join(TMP, "x.svg"), new_run(TALES)
-    assert plotted(tales, "--out", out) == (0, "")
+    assert testing.run(sys.executable, *PLOT, tales, "--out", out) == ""
     with open(out, "rb") as f:
         assert f.read(4) == b"\x89PNG"
     other, bare = new_run(lines(*LONG, evaluation(40, 0.9))), new_run(
         lines({"event": "start", "floor": None}, *LONG[1:3]))
-    assert plotted(tales, other, bare, "--x", "seconds", "--log-x", "--ema", "0.5", "--out",
-                   svg) == (0, "")
+    testing.run(sys.executable, *PLOT, tales, other, bare, "--x", "seconds", "--log-x", "--ema",
+                "0.5", "--out", svg)
     with open(svg, encoding="utf-8") as f:
         drawn = f.read()
     for words in [os.path.basename(tales) + "  0.625", os.path.basename(other) + "  0.900",
@@ -236,17 +229,13 @@ def test_plot_pictures():
 
 def test_plot_errors():
     run, png = new_run(TALES), os.path.join(TMP, "y.png")
-    for words, *args in [("holds no event", os.path.join(TMP, "absent"), "--out", png),
-                         ("holds no loss yet", new_run(lines(START)), "--out", png),
-                         ("ends in .png or .svg", run, "--out", os.path.join(TMP, "x.pdf")),
-                         ("no such file", run, "--out", os.path.join(TMP, "absent", "x.png"))]:
-        status, err = plotted(*args)
-        assert status == 1 and err.count("\n") == 1 and words in err, (status, err)
+    refused("holds no loss yet", PLOT, new_run(lines(START)), "--out", png)
+    refused("ends in .png or .svg", PLOT, run, "--out", os.path.join(TMP, "x.pdf"))
     # An empty package path for -S -E stands for a machine without matplotlib.
-    done = subprocess.run([sys.executable, "-S", "-E", PLOT, run, "--out", png],
-                          capture_output=True, text=True, check=False)
-    assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
-    assert "needs matplotlib" in done.stderr and not os.path.exists(png)
+    refused("needs matplotlib", ["-S", "-E", *PLOT], run, "--out", png)
+    assert not os.path.exists(png)
+    if importlib.util.find_spec("matplotlib"):
+        refused("no such file", PLOT, run, "--out", os.path.join(TMP, "absent", "x.png"))
 
 
 if __name__ == "__main__":
