@@ -24,8 +24,9 @@ def write(tables):
     with open(PAGE, encoding="utf-8") as f:
         page = f.read()
     head, rest = page.split(BEGIN)
+    _, tail = rest.split(END)
     with open(PAGE, "w", encoding="utf-8") as f:
-        f.write(head + BEGIN + "\n" + "\n\n".join(tables) + "\n\n" + END + rest.split(END)[1])
+        f.write(head + BEGIN + "\n" + "\n\n".join(tables) + "\n\n" + END + tail)
 
 
 if __name__ == "__main__":
