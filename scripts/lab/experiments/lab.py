@@ -635,8 +635,7 @@ class Experiment:
     def figure(self, name, figure, alt, caption=""):
         """Saves a Figure."""
         path = os.path.join(self.dir, f"{name}.png")
-        figure.savefig(path + ".tmp", format="png", dpi=130)
-        os.replace(path + ".tmp", path)
+        figure.savefig(path, dpi=130)
         self.figures.append({"name": name, "alt": alt, "caption": caption})
 
     def close(self, word, why, found=()):
