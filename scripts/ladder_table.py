@@ -23,11 +23,10 @@ def table(output):
 def write(tables):
     with open(PAGE, encoding="utf-8") as f:
         page = f.read()
-    if page.count(BEGIN) != 1 or page.count(END) != 1:
-        sys.exit(f"ladder_table.py: {PAGE} lacks the lines between which the tables stand")
     head, rest = page.split(BEGIN)
+    _, tail = rest.split(END)
     with open(PAGE, "w", encoding="utf-8") as f:
-        f.write(head + BEGIN + "\n" + "\n\n".join(tables) + "\n\n" + END + rest.split(END)[1])
+        f.write(head + BEGIN + "\n" + "\n\n".join(tables) + "\n\n" + END + tail)
 
 
 if __name__ == "__main__":

@@ -59,11 +59,9 @@ class Run:
                     self.offset += len(line)
                     self.tail = (self.tail + line)[-256:]
                     self.take(parsed(line))
-        except FileNotFoundError:
+        except OSError:                                      # it is not there, or no longer
             if self.tail:
                 self.forget()
-        except OSError:                                      # no descriptor is free: later
-            pass
 
     def take(self, event):
         if event is None:

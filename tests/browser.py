@@ -1,34 +1,38 @@
 """Headless Chromium, driven over two pipes by its DevTools protocol: JSON, each message ended by a
-NUL. Used by tests/test_web.py and tests/test_lesson_pages.py."""
+NUL."""
 import base64
 import json
 import os
 import shutil
 import subprocess
-import tempfile
 import time
+
+import testing
 
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which(
     "google-chrome")
 
 
 class Browser:
-    """One tab. Console errors, exceptions and requests other than of the page itself are kept in
-    `errors` and `requests`."""
+    """One tab, open while a `with` block runs, which fails where the page has console errors or
+    exceptions, or asks for anything but itself: `errors` and `requests`."""
 
-    def __init__(self, width=1200, height=900, *flags):
-        self.folder = tempfile.mkdtemp()
+    def __init__(self):
+        if not PROGRAM:
+            raise testing.Skip("a browser (chromium)")
+        folder = testing.scratch()
         down, up = os.pipe(), os.pipe()
         self.process = subprocess.Popen(
             ["bash", "-c", f'exec "$@" 3<&{down[0]} 4>&{up[1]}', "bash", PROGRAM, "--headless=new",
              "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run",
-             "--remote-debugging-pipe", f"--user-data-dir={self.folder}",
-             f"--window-size={width},{height}", *flags], pass_fds=[down[0], up[1]],
+             "--remote-debugging-pipe", f"--user-data-dir={folder}",
+             "--window-size=1200,900"], pass_fds=[down[0], up[1]],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         os.close(down[0])
         os.close(up[1])
         self.out, self.into = os.fdopen(down[1], "wb", 0), os.fdopen(up[0], "rb")
         self.number, self.session, self.errors, self.requests = 0, None, [], []
+        self.own = ("file:", "blob:", "data:", "about:")
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self.session = self.call("Target.attachToTarget", targetId=target,
                                  flatten=True)["sessionId"]
@@ -60,7 +64,7 @@ class Browser:
             self.errors.append(params["entry"]["text"])
         if method == "Network.requestWillBeSent":
             url = params["request"]["url"]
-            if not url.startswith(("file:", "blob:", "data:", "about:")):
+            if not url.startswith(self.own):
                 self.requests.append(url)
         return message
 
@@ -71,8 +75,11 @@ class Browser:
             {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
 
     def open(self, path):
-        self.call("Page.navigate", url="file://" + os.path.abspath(path))
-        self.wait("document.readyState === 'complete'")
+        """A file, or an address of this machine."""
+        url = path if path.startswith("http:") else "file://" + os.path.abspath(path)
+        self.own += (url,)
+        self.call("Page.navigate", url=url)
+        self.wait("location.protocol !== 'about:' && document.readyState === 'complete'")
 
     def value(self, expression):
         """Of a JavaScript expression; of a promise, what it becomes."""
@@ -94,15 +101,21 @@ class Browser:
         self.value(f"(() => {{ const at = document.getElementById({name!r}); at.value = {value!r};"
                    "at.dispatchEvent(new Event('input', {bubbles: true})); })()")
 
-    def screenshot(self, path, whole=False):
+    def screenshot(self, path):
         self.call("Emulation.setScrollbarsHidden", hidden=True)
-        shot = self.call("Page.captureScreenshot", captureBeyondViewport=whole)
+        shot = self.call("Page.captureScreenshot")
         with open(path, "wb") as f:
             f.write(base64.b64decode(shot["data"]))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, failed, *_):
+        self.close()
+        assert failed or not (self.errors or self.requests), (self.errors, self.requests)
 
     def close(self):
         self.process.kill()
         self.process.wait()
         self.out.close()
         self.into.close()
-        shutil.rmtree(self.folder, ignore_errors=True)

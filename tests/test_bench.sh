@@ -6,8 +6,6 @@ export OMP_NUM_THREADS=1 BENCH_PAUSE=0
 unset PYTHONS LLMC PYTHONUNBUFFERED
 python=${PYTHON:-python3}
 
-says() { grep -qF -e "$1" "$dir/said" || note "does not say '$1': $(tail -n 1 "$dir/said")"; }
-
 # Floors of B=12, T=64, C=128, V=257 as parts of qkv's, and FLOP a token: by hand.
 "$build/bench" characters > "$dir/said" 2>&1 || note "$(tail -n 1 "$dir/said")"
 floor() { sed -n "s/^  $1  *[0-9.]*  *[0-9.]*%\{0,1\}  *\([0-9.]*\) .*/\1/p" "$dir/said"; }
@@ -44,13 +42,13 @@ if command -v "$python" > /dev/null; then
     PRECISION=bf16 BUILD=$dir/fake PYTHONS=$dir/fake/python LLMC=$dir/fake \
         "$python" scripts/bench.py --full --only steps > "$dir/said" 2>&1 ||
         note "bench.py: $(tail -n 1 "$dir/said")"
-    says "PyTorch 1.13.0 fp32               25.0 ms   here      10.0 ms    2.50 times as fast here"
-    says "PyTorch 1.13.0 bf16          not compared: no memory"
-    says "| batchwise | 0.01 s | 0.01 s |"
-    says "| PyTorch 1.13.0 fp32 | 0.03 s, 2.5 times | 0.03 s, 2.5 times |"
-    says "| llm.c | 0.03 s, 3.0 times |  |"
+    has "$dir/said" "PyTorch 1.13.0 fp32               25.0 ms   here      10.0 ms    2.50 times"
+    has "$dir/said" "PyTorch 1.13.0 bf16          not compared: no memory"
+    has "$dir/said" "| batchwise | 0.01 s | 0.01 s |"
+    has "$dir/said" "| PyTorch 1.13.0 fp32 | 0.03 s, 2.5 times | 0.03 s, 2.5 times |"
+    has "$dir/said" "| llm.c | 0.03 s, 3.0 times |  |"
     BUILD=$dir/fake PYTHONS=$dir/fake/python "$python" scripts/bench.py --gpu > "$dir/said" 2>&1
-    says "          8     40.000     204800   2.00"
+    has "$dir/said" "          8     40.000     204800   2.00"
     end bench_compares
 else
     skip bench_compares "needs python3"

@@ -6,13 +6,9 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 
-sys.dont_write_bytecode = True   # before the next line, so that it leaves no __pycache__
 import testing
 from testing import ROOT
-
-sys.path[:0] = testing.LAB_ROOMS
 import lab
 import report
 
@@ -71,7 +67,7 @@ class Fake:
     """A sweep of the fake trainer in a directory of its own."""
 
     def __init__(self):
-        self.dir = tempfile.mkdtemp(dir=TMP)
+        self.dir = testing.scratch()
         self.started = os.path.join(self.dir, "started")
         self.out = os.path.join(self.dir, "out")
 
@@ -236,8 +232,7 @@ def test_lab_report():
 
 
 if __name__ == "__main__":
-    TINY = testing.Tiny()
-    TMP = tempfile.mkdtemp(dir=TINY.out)
+    TMP = os.environ["MPLCONFIGDIR"] = testing.scratch()     # nothing in the user's home
     for file, content in [("fake", FAKE), ("experiment.py", EXPERIMENT)]:
         with open(os.path.join(TMP, file), "w") as f_out:
             f_out.write(content)

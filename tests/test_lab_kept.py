@@ -7,20 +7,16 @@ import math
 import os
 import re
 import runpy
-import shutil
 import sys
-import tempfile
 
-sys.dont_write_bytecode = True
 import testing
-
-sys.path[:0] = testing.LAB_ROOMS
 import claims
 import kept
 import lab
 import report
 
 LABELS = [label for label, _ in report.experiments()]
+TMP = testing.scratch()
 
 
 def alike(a, b):
@@ -122,7 +118,7 @@ def test_readme_numbers():
 def test_keep():
     """A finished experiment: its result and its figures. A tiny run is refused."""
     found, committed = again("10_replayed"), (kept.RESULTS, kept.FIGURES)
-    kept.RESULTS = kept.FIGURES = tempfile.mkdtemp(dir=TMP)
+    kept.RESULTS = kept.FIGURES = testing.scratch()
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             kept.keep(TMP, "10_replayed")
@@ -149,14 +145,10 @@ WANTED = {
 
 def test_claims():
     for label, words in WANTED.items():
-        said = " ".join(claims.measured(c) for c in claims.CLAIMS if c.label == label)
+        said = " ".join(c.measured() for c in claims.CLAIMS if c.label == label)
         for word in words:
             assert word in said, (word, said)
 
 
 if __name__ == "__main__":
-    TMP = tempfile.mkdtemp(prefix="lab_kept.")
-    try:
-        sys.exit(testing.run_tests(globals(), sys.argv[1:]))
-    finally:
-        shutil.rmtree(TMP)
+    sys.exit(testing.run_tests(globals(), sys.argv[1:]))

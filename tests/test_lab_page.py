@@ -4,21 +4,16 @@ against what the program prints for the same flags."""
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
 
-sys.dont_write_bytecode = True
-import browser
 import testing
-from testing import ROOT
-
-sys.path[:0] = testing.LAB_ROOMS
+from testing import PREPARE, ROOT, TRAIN
+import browser
 import kept
 import page
 
-TRAIN, PREPARE = (os.path.join(ROOT, name) for name in ("train_gpt2", "prepare"))
+TMP = testing.scratch()
 
 
 # ---- what is committed ----
@@ -42,22 +37,12 @@ def test_page_static():
 
 
 def test_page_measured():
-    """The critical batches in plan.c, and the speed of a core in page.py, are the kept ones."""
+    """The critical batches in plan.c are the kept ones."""
     with open(os.path.join(ROOT, "dev", "plan", "plan.c"), encoding="utf-8") as f:
         rows = re.search(r"plan_measured\[\] = \{(.*?)\n\};", f.read(), re.S).group(1)
     found = [tuple(map(float, pair.split(","))) for pair in re.findall(r"\{ ([0-9., ]+) \}", rows)]
     assert found == [(row["trained_tokens"], round(row["b_crit"], 2)) for row in
                      kept.table("02_local", "local") if not row["refused"] and row["seq_len"] == 32]
-    lines = {line["model"]: line for line in kept.table("04_one_device", "line")
-             if line["threads"] == 1}
-    for model in page.MODELS:
-        if "machine" in model:
-            line, (layers, channels) = lines[model["name"].split(",")[0]], (
-                int(model["flags"][model["flags"].index(flag) + 1])
-                for flag in ("--layers", "--channels"))
-            weights = 12 * layers * channels ** 2 + 257 * channels
-            flops = (6 * weights + 12 * layers * channels * 32) / line["tau"]
-            testing.near(float(model["machine"].split("@")[1]), 1e-12 * flops, 5e-3, model["name"])
 
 
 # ---- in a browser ----
@@ -109,25 +94,17 @@ def without_memory(text):
 def test_page_calculator():
     """The plans are the program's, to the letter; nothing on the console or from the network,
     nothing wider than a phone."""
-    if not browser.PROGRAM:
-        return "a browser (chromium)"
-    if not os.access(TRAIN, os.X_OK) or not os.access(PREPARE, os.X_OK):
-        return "./train_gpt2 and ./prepare, which make builds"
-    subprocess.run([PREPARE, "tales", "--out", "tales", "--tokens", "20000"], cwd=TMP, check=True,
-                   stdout=subprocess.DEVNULL)
+    testing.need(TRAIN, PREPARE)
+    testing.run(PREPARE, "tales", "--out", os.path.join(TMP, "tales"), "--tokens", 20000)
     path = os.path.join(TMP, "page.html")
     with open(path, "w", encoding="utf-8") as f:
         f.write(page.build(testing.read("README.md")))
-    tab = browser.Browser()
-    try:
+    with browser.Browser() as tab:
         tab.size(360, 740)
         tab.open(path)
         tab.wait("document.getElementById('plan').textContent")
         seen = tab.value(DRIVE.replace("ASKED", json.dumps(ASKED)))
         assert tab.value("document.documentElement.scrollWidth") <= 360
-        assert not tab.errors and not tab.requests, (tab.errors, tab.requests)
-    finally:
-        tab.close()
     assert len(seen) == len(ASKED) == len({command for command, _, _ in seen}), seen
     assert seen[3][0].endswith(FLAGS) and seen[3][2].endswith("1.2 days, which cost $577."), seen[3]
     assert "which cost" not in seen[-1][2], seen[-1]
@@ -138,12 +115,7 @@ def test_page_calculator():
         assert text == wanted and "time" in text, f"{command}\n{text}\n{wanted}"
         assert ("does NOT fit" in text) == ("does not fit" in words), (words, text)
         assert not re.search("NaN|undefined|Infinity|null", words), words
-    return None
 
 
 if __name__ == "__main__":
-    TMP = tempfile.mkdtemp(prefix="lab_page.")
-    try:
-        sys.exit(testing.run_tests(globals(), sys.argv[1:]))
-    finally:
-        shutil.rmtree(TMP)
+    sys.exit(testing.run_tests(globals(), sys.argv[1:]))

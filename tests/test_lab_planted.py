@@ -4,16 +4,12 @@ that are made up here. Nothing is trained. That the committed tables give the co
 in test_lab_kept.py."""
 import math
 import random
-import statistics
 import sys
 import types
 
-sys.dont_write_bytecode = True   # before the next line, so that it leaves no __pycache__
 import testing
 from testing import load, near
 import numpy as np
-
-sys.path[:0] = testing.LAB_ROOMS
 import fit
 import lab
 import local_knee
@@ -24,12 +20,11 @@ one_step, knee, device, time, bandwidth = map(load, [
 
 # ---- fit.py and the verdicts ----
 
-def planted_points(rng, noise, s_min=80.0, b_crit=2000.0, seeds=3):
-    """Nine batches around the knee; every run's updates are off by a factor exp(N(0, noise))."""
+def planted_points(rng):
+    """Nine batches around the knee; every run's updates are off by some 4%."""
     points = []
     for batch in [64 * 2 ** i for i in range(9)]:
-        updates = [s_min * (1 + b_crit / batch) * math.exp(rng.gauss(0.0, noise))
-                   for _ in range(seeds)]
+        updates = [80.0 * (1 + 2000.0 / batch) * math.exp(rng.gauss(0.0, 0.04)) for _ in range(3)]
         points.append(fit.Point(batch, 1e-3, updates, fit.median(updates), False))
     return points
 
@@ -55,7 +50,7 @@ def test_intervals_hold_the_truth():
         return (0.3, *fit.power_law(x, [b ** 0.3 * math.exp(rng.gauss(0, 0.2)) for b in x])[1:])
 
     def b_crit():
-        found = fit.knee(planted_points(rng, 0.04), draws=25)
+        found = fit.knee(planted_points(rng), draws=25)
         return 2000.0, found.low, found.high
 
     def b_half():
@@ -73,24 +68,9 @@ def test_intervals_hold_the_truth():
         assert least <= held <= most, (draw.__name__, args, held)
 
 
-def test_planted_knee():
-    """Exact without noise, and without bias with the 4% by which seeds differ."""
-    found = fit.knee(planted_points(random.Random(1), 0.0), draws=3)
-    near(found.s_min, 80.0)
-    near(found.b_crit, 2000.0)
-    assert found.rms < 1e-6 and found.reason is None
-    rng, errors = random.Random(2), []
-    for _ in range(60):
-        points = planted_points(rng, 0.04)
-        a, b, rms = fit.least_squares([p.batch for p in points], [p.median for p in points])
-        errors.append((math.log(a / 80.0), math.log(b / 2000.0)))
-        assert 0.004 < rms < 0.08, rms
-    assert all(abs(statistics.mean(of)) < 0.02 for of in zip(*errors)), errors
-
-
 def test_fit_refuses():
     """A best rate on an edge, few batches, a knee outside of them."""
-    points = planted_points(random.Random(4), 0.02)
+    points = planted_points(random.Random(4))
     flat = [p._replace(median=80.0 * (1 + 40 / p.batch), updates=[80.0] * 3) for p in points]
     steep = [p._replace(median=1e9 / p.batch, updates=[80.0] * 3) for p in points]
     for of, word in [([points[0]._replace(edge=True)] + points[1:], "edge"),
@@ -271,6 +251,7 @@ def test_sweep_finds_rates():
     best = far.best(2.0, "weights").median * 8192
     most = {run.most for (_, seed, _), run in far.done.items() if seed == 1}
     assert min(most) <= 1.1 * best + 8192 < 2.0 * best, (most, best)
+    assert point_of(planted_sweep(bottom={512: 2e3})[2], 512).edge
 
 
 def test_sweep_and_luck():
@@ -289,13 +270,6 @@ def test_sweep_and_luck():
     e, _, found = planted_sweep(bottom={8192: 4e-3}, luck=luck)
     assert any(name.startswith("35k_b8192_lr0.004000_s1_to2_in") for name in e.jobs)
     near(point_of(found, 8192).lr, 4e-3, 1e-9)
-
-
-def test_sweep_refuses():
-    """A best rate that stays on an edge is refused by the fit, not reported as a knee."""
-    _, _, found = planted_sweep(bottom={512: 2e3})
-    assert point_of(found, 512).edge
-    assert all("edge" in g.knee.reason for g in found), found
 
 
 # ---- 2: local knees, on branches that are computed ----
@@ -339,11 +313,6 @@ def test_planted_local_knees():
         near(knee_of.b_crit, planted, 0.10)
         near(found.noise, 450.0, 1e-9)
         assert len(found.points) == 6 and not any(p.edge for p in found.points.values())
-        lengths = {}
-        for name in e.jobs:
-            if "_k4_" in name:
-                lengths.setdefault(name.split("_lr")[1].split("_")[0], set()).add(name[-4:])
-        assert all(len(own) >= 3 for own in lengths.values()) and len(lengths) >= 3, lengths
         known = {(2 ** 18, b): (p.lr, p.median, False) for b, p in found.points.items()}
         e.jobs.clear()
         again = local_knee.sweep(e, PLAN, [3, 4], known)

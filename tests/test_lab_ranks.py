@@ -9,11 +9,8 @@ import signal
 import subprocess
 import sys
 
-sys.dont_write_bytecode = True   # before the next line, so that it leaves no __pycache__
 import testing
 from testing import near
-
-sys.path[:0] = testing.LAB_ROOMS
 import kept
 
 TINY = testing.Tiny()

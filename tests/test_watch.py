@@ -10,22 +10,20 @@ import io
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 
-sys.dont_write_bytecode = True
-import browser
 import testing
 from testing import ROOT
+import browser
 
 sys.path.insert(1, os.path.join(ROOT, "scripts"))
 import plot
 import watch
 
-WATCH, PLOT = (os.path.join(ROOT, "scripts", name) for name in ("watch.py", "plot.py"))
-TMP = tempfile.mkdtemp()
+WATCH, PLOT = ([os.path.join(ROOT, "scripts", name)] for name in ("watch.py", "plot.py"))
+TMP = os.environ["MPLCONFIGDIR"] = testing.scratch()         # nothing in the user's home
 START = {"event": "start", "step": 0, "floor": 0.25, "tokens": 4000, "steps": None}
 
 
@@ -58,6 +56,17 @@ def new_run(text=""):
 def write(out, text, mode="w"):
     with open(os.path.join(out, "log.jsonl"), mode, encoding="utf-8") as f:
         f.write(text)
+
+
+def started(script, *args):
+    return subprocess.run([sys.executable, *script, *args], capture_output=True, text=True,
+                          check=False)
+
+
+def refused(words, script, *args):
+    done = started(script, *args)
+    assert (done.returncode, done.stdout) == (1, ""), (done.returncode, done.stdout)
+    assert done.stderr.count("\n") == 1 and words in done.stderr, done.stderr
 
 
 def steps(run):
@@ -101,7 +110,7 @@ def test_watch_lines_that_are_none():
         out = new_run(lines(START, step(1, 5.0)) + bad + "\n" + lines(step(2, 4.0)))
         run = watch.Run(out)
         assert steps(run) == [1, 2] and run.damaged == 3, (bad, steps(run), run.damaged)
-    done = watched(out, "--csv")
+    done = started(WATCH, out, "--csv")
     assert done.returncode == 0 and done.stdout.count("\n") == 4, done.stdout
     assert done.stderr == f"watch.py: {out}/log.jsonl:3: not an event of a log; left out, " \
         "with all lines like it\n", done.stderr
@@ -109,16 +118,11 @@ def test_watch_lines_that_are_none():
 
 # ---------------------------------------------------------------- CSV
 
-def watched(*args):
-    return subprocess.run([sys.executable, WATCH, *args], capture_output=True, text=True,
-                          check=False)
-
-
 def test_watch_csv():
     """Each value of the log stands in its row, whatever a sample holds; a torn last line waits."""
     text = 'He said, "no,\nno"; ü'
-    done = watched(new_run(lines(START, step(1, None, skipped=True), evaluation(1, 1.6, 1.5),
-                                 sample(1, text)) + '{"event":"st'), "--csv")
+    log = lines(START, step(1, None, skipped=True), evaluation(1, 1.6, 1.5), sample(1, text))
+    done = started(WATCH, new_run(log + '{"event":"st'), "--csv")
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
     assert [row["event"] for row in rows] == "start step eval sample".split()
@@ -127,16 +131,11 @@ def test_watch_csv():
 
 
 def test_watch_errors():
-    def refused(words, *args):
-        done = watched(*args)
-        assert (done.returncode, done.stdout) == (1, ""), (done.returncode, done.stdout)
-        assert done.stderr.count("\n") == 1 and words in done.stderr, done.stderr
-
     run = new_run(lines(START))
-    refused("log.jsonl: holds no event", os.path.join(TMP, "absent"), "--csv")
-    refused("not a file", os.devnull, "--csv")
+    refused("log.jsonl: holds no event", WATCH, os.path.join(TMP, "absent"), "--csv")
+    refused("not a file", WATCH, os.devnull, "--csv")
     with Server(run) as server:
-        refused("in use", run, "--port", server.address.rsplit(":", 1)[1].strip("/"))
+        refused("in use", WATCH, run, "--port", server.address.rsplit(":", 1)[1].strip("/"))
 
 
 # ---------------------------------------------------------------- the page
@@ -145,7 +144,7 @@ class Server:
     """watch.py as a user starts it, while the block runs."""
 
     def __init__(self, *args):
-        self.process = subprocess.Popen([sys.executable, WATCH, *args], stdout=subprocess.PIPE,
+        self.process = subprocess.Popen([sys.executable, *WATCH, *args], stdout=subprocess.PIPE,
                                         text=True)
         line = self.process.stdout.readline()
         self.address = re.match(r"http://127\.0\.0\.1:\d+/", line).group()
@@ -161,52 +160,33 @@ class Server:
 
 def test_watch_page():
     """It waits, follows a run, begins anew where it is replaced, and asks nothing of others."""
-    if not browser.PROGRAM:
-        raise testing.Skip("a browser (chromium)")
     out = os.path.join(TMP, "page")
-    with Server(out) as server:
-        tab = browser.Browser()
-        try:
-            def page_has(*words):
-                text = "document.body.innerText"
-                tab.wait(" && ".join(f"{text}.includes({word!r})" for word in words))
-            tab.call("Page.navigate", url=server.address)
-            tab.wait("location.protocol === 'http:' && document.readyState === 'complete'")
-            page_has("waiting for its log")
-            os.mkdir(out)
-            write(out, lines(START, *(step(n, 5 / n) for n in range(1, 21)),
-                             sample(20, "<img src=/x>a tale"), evaluation(20, 1.85, 1.75)))
-            page_has("1.7500, at best 0.420", "2k tokens in 20 updates", "trains, 10 s left",
-                     "8.0 s, 80.0%", "200 tokens a second", "<img src=/x>a tale")
-            shown = tab.value("document.querySelector('#chart').textContent")
-            assert "floor 0.420" in shown and "tokens trained on" in shown, shown
-            tab.drag("x", "step")
-            assert "updates" in tab.value("document.querySelector('#chart').textContent")
-            write(out, lines(sample(21, "later"), evaluation(21, 1.6, 1.5),
-                             {"event": "end", "reason": "done", "step": 21, "tokens": 2100}), "a")
-            page_has("1.5000", "done", "later")
-            assert tab.value("document.querySelectorAll('#chart circle').length") == 2
-            write(out, lines(START, step(1, 5.25)))
-            page_has("5.250")
-            tab.size(360, 800, dark=True)
-            assert tab.value("document.documentElement.scrollWidth") <= 360
-            elsewhere = [url for url in tab.requests if not url.startswith(server.address)]
-            assert not elsewhere and not tab.errors, (elsewhere, tab.errors)
-        finally:
-            tab.close()
+    with Server(out) as server, browser.Browser() as tab:
+        def page_has(*words):
+            text = "document.body.innerText"
+            tab.wait(" && ".join(f"{text}.includes({word!r})" for word in words))
+        tab.open(server.address)
+        page_has("waiting for its log")
+        os.mkdir(out)
+        write(out, lines(START, *(step(n, 5 / n) for n in range(1, 21)),
+                         sample(20, "<img src=/x>a tale"), evaluation(20, 1.85, 1.75)))
+        page_has("1.7500, at best 0.420", "2k tokens in 20 updates", "trains, 10 s left",
+                 "8.0 s, 80.0%", "200 tokens a second", "<img src=/x>a tale")
+        shown = tab.value("document.querySelector('#chart').textContent")
+        assert "floor 0.420" in shown and "tokens trained on" in shown, shown
+        tab.drag("x", "step")
+        assert "updates" in tab.value("document.querySelector('#chart').textContent")
+        write(out, lines(sample(21, "later"), evaluation(21, 1.6, 1.5),
+                         {"event": "end", "reason": "done", "step": 21, "tokens": 2100}), "a")
+        page_has("1.5000", "done", "later")
+        assert tab.value("document.querySelectorAll('#chart circle').length") == 2
+        write(out, lines(START, step(1, 5.25)))
+        page_has("5.250")
+        tab.size(360, 800, dark=True)
+        assert tab.value("document.documentElement.scrollWidth") <= 360
 
 
 # ---------------------------------------------------------------- plot.py
-
-def plotted(*args):
-    """Runs plot.py: (status, stderr)."""
-    if not importlib.util.find_spec("matplotlib"):
-        raise testing.Skip("needs matplotlib")
-    done = subprocess.run([sys.executable, PLOT, *args], capture_output=True, text=True, check=False,
-                          env={**os.environ, "MPLCONFIGDIR": TMP})     # nothing in the user's home
-    assert done.stdout == "", "prints on stdout"
-    return done.returncode, done.stderr
-
 
 LONG = [START] + [step(n, 5.0 / n) for n in range(1, 41)]
 TALES = lines(*LONG, evaluation(20, 0.9, 0.75), evaluation(40, 0.8, 0.625))
@@ -229,14 +209,16 @@ def test_plot_reads_axes():
 def test_plot_pictures():
     """A PNG; an SVG, whose texts matplotlib leaves as comments, has the runs' names, last losses
     and floors, and the axis."""
+    if not importlib.util.find_spec("matplotlib"):
+        raise testing.Skip("needs matplotlib")
     out, svg, tales = os.path.join(TMP, "loss.png"), os.path.join(TMP, "x.svg"), new_run(TALES)
-    assert plotted(tales, "--out", out) == (0, "")
+    assert testing.run(sys.executable, *PLOT, tales, "--out", out) == ""
     with open(out, "rb") as f:
         assert f.read(4) == b"\x89PNG"
     other, bare = new_run(lines(*LONG, evaluation(40, 0.9))), new_run(
         lines({"event": "start", "floor": None}, *LONG[1:3]))
-    assert plotted(tales, other, bare, "--x", "seconds", "--log-x", "--ema", "0.5", "--out",
-                   svg) == (0, "")
+    testing.run(sys.executable, *PLOT, tales, other, bare, "--x", "seconds", "--log-x", "--ema",
+                "0.5", "--out", svg)
     with open(svg, encoding="utf-8") as f:
         drawn = f.read()
     for words in [os.path.basename(tales) + "  0.625", os.path.basename(other) + "  0.900",
@@ -247,21 +229,14 @@ def test_plot_pictures():
 
 def test_plot_errors():
     run, png = new_run(TALES), os.path.join(TMP, "y.png")
-    for words, *args in [("holds no event", os.path.join(TMP, "absent"), "--out", png),
-                         ("holds no loss yet", new_run(lines(START)), "--out", png),
-                         ("ends in .png or .svg", run, "--out", os.path.join(TMP, "x.pdf")),
-                         ("no such file", run, "--out", os.path.join(TMP, "absent", "x.png"))]:
-        status, err = plotted(*args)
-        assert status == 1 and err.count("\n") == 1 and words in err, (status, err)
+    refused("holds no loss yet", PLOT, new_run(lines(START)), "--out", png)
+    refused("ends in .png or .svg", PLOT, run, "--out", os.path.join(TMP, "x.pdf"))
     # An empty package path for -S -E stands for a machine without matplotlib.
-    done = subprocess.run([sys.executable, "-S", "-E", PLOT, run, "--out", png],
-                          capture_output=True, text=True, check=False)
-    assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
-    assert "needs matplotlib" in done.stderr and not os.path.exists(png)
+    refused("needs matplotlib", ["-S", "-E", *PLOT], run, "--out", png)
+    assert not os.path.exists(png)
+    if importlib.util.find_spec("matplotlib"):
+        refused("no such file", PLOT, run, "--out", os.path.join(TMP, "absent", "x.png"))
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(testing.run_tests(globals(), sys.argv[1:]))
-    finally:
-        shutil.rmtree(TMP)
+    sys.exit(testing.run_tests(globals(), sys.argv[1:]))

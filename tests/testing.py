@@ -1,5 +1,5 @@
-"""What the tests in Python share: programs and files, the laboratory's
-modules and its experiments at their tiny size, and a line for each test's verdict."""
+"""What the tests in Python share: programs and files, the laboratory's modules, which can be
+imported after this one, its experiments at their tiny size, and a line for each test's verdict."""
 import atexit
 import importlib.util
 import json
@@ -12,7 +12,8 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LAB_ROOMS = [os.path.join(ROOT, "scripts", "lab", "experiments"), os.path.join(ROOT, "dev", "web")]
-
+sys.path[1:1] = LAB_ROOMS
+sys.dont_write_bytecode = True                 # a test leaves no __pycache__ but this file's
 
 os.environ["OMP_WAIT_POLICY"] = "passive"      # tests share a machine with other work
 TRAIN, PREPARE = (os.path.join(ROOT, os.environ.get(key, name)) for key, name in
@@ -39,6 +40,12 @@ class Skip(Exception):
     """Raised by a test that lacks something; says what."""
 
 
+def need(*programs):
+    for program in programs:
+        if not shutil.which(program):
+            raise Skip(program)
+
+
 def has_its_turn(number, n):
     """Where a test tries one in n of many cases: whether this is one of them, as in tools.sh."""
     return number % n == 0
@@ -63,6 +70,13 @@ def near(found, wanted, relative=1e-6, what=""):
     assert abs(found - wanted) <= relative * abs(wanted), f"{what}: {found}, not {wanted}"
 
 
+def scratch():
+    """A new folder, which goes at the end."""
+    folder = tempfile.mkdtemp(prefix="batchwise.")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
 def wait_until(what, seconds=20.0):
     end = time.time() + seconds
     while not what():
@@ -74,15 +88,13 @@ class Tiny:
     """Experiments of the laboratory at --tiny, each run once, in a folder that goes at the end."""
 
     def __init__(self):
-        self.out = tempfile.mkdtemp(prefix="lab.")
+        self.out = scratch()
         self.ran = set()
-        atexit.register(shutil.rmtree, self.out, ignore_errors=True)
         os.environ["MPLCONFIGDIR"] = self.out                # nothing in the user's home
 
     def start(self, label, *flags, **env):
         """Runs an experiment, whatever becomes of it; flags may name another --out."""
-        if not os.access(os.path.join(ROOT, "train_gpt2"), os.X_OK):
-            raise Skip("train_gpt2 (make)")
+        need(TRAIN)
         return subprocess.run([sys.executable, lab_path(label + ".py"), "--tiny", "--out", self.out,
                                *flags], capture_output=True, text=True, check=False, cwd=ROOT,
                               env={**os.environ, **env})
@@ -112,8 +124,7 @@ class Tiny:
 
 
 def run_tests(tests, chosen=()):
-    """Runs every test_NAME of a module's globals, or the chosen names; returns 1 if one failed. A
-    test that returns a text lacks what it says."""
+    """Runs every test_NAME of a module's globals, or the chosen names; returns 1 if one failed."""
     failed = 0
     for name in chosen:
         if "test_" + name not in tests:
@@ -123,8 +134,8 @@ def run_tests(tests, chosen=()):
         if not name.startswith("test_") or (chosen and name[5:] not in chosen):
             continue
         try:
-            lacks = body()
-            print(f"skip {name[5:]}: needs {lacks}" if lacks else f"ok {name[5:]}", flush=True)
+            body()
+            print(f"ok {name[5:]}", flush=True)
         except Skip as why:
             print(f"skip {name[5:]}: {why}", flush=True)
         except (Exception, SystemExit) as error:             # whatever it is, the next test runs

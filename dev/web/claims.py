@@ -7,8 +7,7 @@ from statistics import fmean as mean
 import kept
 from kept import table as rows
 
-# label and figure: of the experiment; without a label the tests hold the claim, and measured is the
-# sentence itself.
+# label and figure: of the experiment; without a label a test holds it. measured(): the sentence.
 Claim = namedtuple("Claim", "belief label figure measured")
 
 
@@ -83,18 +82,13 @@ def one_device():
             f"parameters on one core: {endpoint('04_one_device')[0][1]} tokens; a sequence has 32.")
 
 
-def blocks():
-    return [row for row in rows("05_time", "blocks") if row["kept"]]
-
-
 def speedup(arm, base="small"):
-    ratios = sorted(row[f"seconds_{base}"] / row[f"seconds_{arm}"] for row in blocks())
-    return f"{ratios[len(ratios) // 2]:.2f}"
+    return f"{kept.number('05_time', f'speed of {arm} over {base}')[0]:.2f}"
 
 
 def accumulation():
-    same = sum(row["same_bits"] for row in blocks())
-    return (f"The same weights ({same:.0f} of {len(blocks())} pairs equal in every bit), not the "
+    same = [row["same_bits"] for row in rows("05_time", "blocks", kept=1)]
+    return (f"The same weights ({sum(same)} of {len(same)} pairs equal in every bit), not the "
             f"same time: twice the batch is {speedup('accumulated')} times as fast as the small "
             f"one on one core, {speedup('shared')} times on two.")
 
@@ -188,8 +182,10 @@ def enough_memory():
 
 # ---------------------------------------------------------------- all of them
 
-SPLITS = ("Another split of a batch differs by rounding (3e-4 of the weights' norm after 240 "
-          "updates); with --exact-sum 1, 2, 4 and 8 ranks are the same in every bit.")
+def splits():
+    return ("Another split of a batch differs by rounding (3e-4 of the weights' norm after 240 "
+            "updates); with --exact-sum 1, 2, 4 and 8 ranks are the same in every bit.")
+
 
 CLAIMS = [
     Claim("A larger batch only lowers the variance of the gradient; an update stays an update.",
@@ -209,15 +205,10 @@ CLAIMS = [
     Claim("Small batches train badly.", "03_small_noisy", "small_noisy", small_batches),
     Claim("A larger micro-batch makes a device faster.",
           "04_one_device", "one_device", one_device),
-    Claim("More devices change what is learned.", None, "tests/test_ranks.sh", SPLITS),
+    Claim("More devices change what is learned.", None, "tests/test_ranks.sh", splits),
     Claim("A slow link rules out training on several machines.",
           "06_bandwidth", "race", slow_links),
     Claim("Averaging the weights now and then learns as much as data parallel.",
           "06_averaging", "", averaging),
     Claim("A growing batch saves updates for free.", "07_schedules", "schedules", growing_batch),
     Claim("A model that fits on one GPU needs only one.", "08_fits", "days", enough_memory)]
-
-
-def measured(claim):
-    """The sentence beside a belief."""
-    return claim.measured() if claim.label else claim.measured

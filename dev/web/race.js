@@ -150,18 +150,13 @@
 
   // ---- the beginning ----
 
-  function showRecorded(why) {
-    byId("race-live").hidden = true;
-    byId("race-recorded").hidden = false;
-    byId("race-why").textContent = why;
-  }
-
   async function begin() {
     try {
       module = await unpacked;
     } catch (error) {
-      return showRecorded("This browser cannot run the trainer (WebAssembly with SIMD), so these " +
-                          "are recorded curves.");
+      byId("race-live").hidden = true;
+      byId("race-recorded").hidden = false;
+      return;
     }
     for (const i of [0, 1]) {
       byId(`batch-${i}`).addEventListener("input", () => { label(); start(i); draw(); });

@@ -17,14 +17,8 @@ static inline int sigaction(int number, const struct sigaction *new, struct siga
 struct winsize { unsigned short ws_row, ws_col, ws_xpixel, ws_ypixel; };
 enum { TIOCGWINSZ = 0 };
 
-struct rlimit { unsigned long rlim_cur, rlim_max; };
-enum { RLIMIT_STACK = 0 };
-static inline int getrlimit(int what, struct rlimit *limit) { (void)what, (void)limit; return -1; }
-
 enum { LOCK_EX = 1, LOCK_NB = 2 };
 static inline int flock(int fd, int how) { (void)fd, (void)how; return 0; }
-static inline int dup(int fd) { (void)fd; return -1; }
-static inline int dup2(int fd, int to) { (void)fd, (void)to; return -1; }
 static inline char *realpath(const char *path, char *out) { (void)path, (void)out; return NULL; }
 static inline int gethostname(char *name, size_t size) { (void)name, (void)size; return -1; }
 #define madvise(address, size, advice) ((void)0)

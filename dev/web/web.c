@@ -29,8 +29,7 @@ typedef struct {
     Run run;
     Model model;
     Machine machine;
-    uint64_t tales[2];                 // of each split, written so far
-    double nats[2];                    // -ln p of them
+    double nats[2];                    // -ln p of each split's tales
 } Web;
 
 static Web *web(void) {
@@ -42,21 +41,7 @@ static Web *web(void) {
 
 enum { TRAIN_SPLIT, VAL_SPLIT };       // even streams of random numbers, and odd ones
 
-// Adds whole tales until the shard has `tokens` tokens or more; it has room for one tale beyond.
-static void tales_extend(Shard *s, int split, size_t tokens, int eot) {
-    uint16_t *out = (uint16_t *)(uintptr_t)s->tokens;
-    while (s->n_tokens < tokens) {
-        char text[TALE_MAX];
-        double nats;
-        Rng rng = rng_make(1, 2 * web()->tales[split]++ + (uint64_t)split);
-        size_t n = tale_write(text, TALE_MAX, &nats, tale_lists, &rng);
-        web()->nats[split] += nats;
-        for (size_t i = 0; i < n; i++) out[s->n_tokens++] = (unsigned char)text[i];
-        out[s->n_tokens++] = (uint16_t)eot;
-    }
-}
-
-// loader_open, where there are no files.
+// loader_open, where there are no files: whole tales, until there are `tokens` tokens or more.
 static void tales_open(Loader *l, int split, size_t tokens, const Run *r) {
     Error err;
     memset(l, 0, sizeof *l);
@@ -65,10 +50,19 @@ static void tales_open(Loader *l, int split, size_t tokens, const Run *r) {
     l->n_shards = 1;
     l->shards = (Shard *)alloc_or_die(sizeof(Shard), "the tales");
     Shard *s = l->shards;
-    s->tokens = (uint16_t *)alloc_or_die((tokens + TALE_MAX + 1) * sizeof(uint16_t), "the tales");
+    uint16_t *out = alloc_or_die((tokens + TALE_MAX + 1) * sizeof(uint16_t), "the tales");
+    s->tokens = out;
     s->vocab = r->tokenizer.vocab_size;
     s->eot = r->tokenizer.eot;
-    tales_extend(s, split, tokens, s->eot);
+    for (uint64_t tale = 0; s->n_tokens < tokens; tale++) {
+        char text[TALE_MAX];
+        double nats;
+        Rng rng = rng_make(1, 2 * tale + (uint64_t)split);
+        size_t n = tale_write(text, TALE_MAX, &nats, tale_lists, &rng);
+        web()->nats[split] += nats;
+        for (size_t i = 0; i < n; i++) out[s->n_tokens++] = (unsigned char)text[i];
+        out[s->n_tokens++] = (uint16_t)s->eot;
+    }
     if (!loader_agree(l, &err) || !loader_count(l, "tales", &err)) die("%s", err.text);
 }
 

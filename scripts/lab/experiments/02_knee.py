@@ -71,7 +71,7 @@ def job(e, size, batch, power, seed, target, most, again=False):
         "--data", e.corpus(corpus), *lab.model(size.name, T), "--micro-batch", min(batch // T, 64),
         "--batch-tokens", batch, "--lr", f"{rate(size, power):.6g}", "--lr-schedule", "constant",
         "--warmup-tokens", e.pick(2, WARMUP, WARMUP) * batch,
-        "--beta2", f"{lab.half_life_beta2(batch, at=128 * T):.7g}",
+        "--beta2", f"{lab.half_life_beta2(batch):.7g}",
         "--average-tokens", 2048 * T, "--tokens", math.ceil(most / batch) * batch,
         "--target-loss", target, "--eval-every", max(1, every // batch),
         "--eval-tokens", e.pick(2048, 4096, 8192), "--seed", seed], cost=most, thin=100)

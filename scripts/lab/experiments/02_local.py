@@ -36,9 +36,9 @@ GROUPS = {
     "tiny": [Group("35k", 32, (8192,), (1, 4), (3, 4))]}
 OF = ["size", "seq_len", "trained_tokens"]       # what names a moment, in every table
 
-# points: a fit.Point of all seeds for each batch; updates: {batch: {seed: updates}}; loss, noise:
-# what branches fall to, and B_simple of the run there.
-Moment = namedtuple("Moment", "size T tokens points updates loss noise knee")
+# points: a fit.Point of all seeds for each batch; fewer: {batch: [times fewer updates of a seed]};
+# loss, noise: what branches fall to, and B_simple of the run there.
+Moment = namedtuple("Moment", "size T tokens points fewer loss noise knee")
 
 
 # ---------------------------------------------------------------- runs
@@ -94,26 +94,21 @@ def read_moments(e):
     found = []
     for row in e.rows("moments"):
         of = {key: row[key] for key in OF}
-        updates, points = {}, []
-        for p in e.rows("local_points", **of):
-            updates.setdefault(p["batch_tokens"], {})[p["seed"]] = p["updates"]
-        most = max(map(len, updates.values()))
+        branches, points = e.rows("local_points", **of), []
+        seeds = len({p["seed"] for p in branches})
         for t in e.rows("tuned", **of):
-            own = list(updates.get(t["batch_tokens"], {}).values())
-            if own and len(own) == most:
+            own = [p["updates"] for p in kept.only(branches, batch_tokens=t["batch_tokens"])]
+            if len(own) == seeds:
                 points.append(fit.Point(t["batch_tokens"], t["lr_times"], own,
                                         geometric_mean(own), bool(t["edge"])))
-        found.append(Moment(*of.values(), points, updates, row["target_nats"],
+        found.append(Moment(*of.values(), points, local_knee.fewer(branches), row["target_nats"],
                             row["noise_scale_tokens"], fit.knee(points)))
     return found
 
 
 def ratios(e, moment):
-    """How many times the updates the smallest batch takes of the one that is FAR times larger, for
-    each seed of which both crossed."""
-    small = min(moment.updates)
-    a, b = moment.updates[small], moment.updates.get(small * FAR[e.size], {})
-    return [a[seed] / b[seed] for seed in a if seed in b]
+    """How many times the updates the smallest batch takes of the one that is FAR times larger."""
+    return moment.fewer.get(min(moment.fewer) * FAR[e.size], [])
 
 
 def constant_rate(e, size):

@@ -31,7 +31,7 @@ CELLS = {"tiny": [("35k", 8192), ("35k", 12288)], "quick": [("35k", 2 ** 18), ("
              (20, ("35k", "119k", "0.8M", "3.2M", "85M")), (21, ("35k", "119k"))]
              for size in sizes]}
 OF = ["size", "trained_tokens"]                  # what names a cell, in every table
-
+TABLES = {"cells": ["parameters", "rate", "machine", "plan"], **local_knee.TABLES}
 
 CHOOSES = 20                                     # the seed of the rates; others measure
 
@@ -49,68 +49,47 @@ def plan_of(e, size, tokens, rate):
         512 if lab.is_cuda(e.args.trainer) else 64)
 
 
-def annealed(e, size, tokens, rates):
-    """{rate: the loss of the seed that chooses, trained at it and annealed over a sixteenth}"""
-    plans = {rate: plan_of(e, size, tokens, rate) for rate in rates}
-    e.run([job for plan in plans.values() for job in local_knee.trunk_jobs(plan, [CHOOSES])])
-    jobs = {rate: local_knee.branch_job(plan, CHOOSES, 0, 1, 0, max(2, tokens // 16 // plan.batch))
-            for rate, plan in plans.items()}
-    runs = e.run(list(jobs.values()))
-    return {rate: runs[job.name].val for rate, job in jobs.items()}
-
-
 def best_rate(e, size, tokens):
-    """The rate with the lowest annealed loss lies between two that were tried."""
-    first, loss, powers = SIZES[size].rate, {}, [-1, 0, 1]
-    while powers:
-        loss.update(annealed(e, size, tokens, [first * 2.0 ** power for power in powers]))
-        best = min(sorted(loss), key=loss.get)
-        at = round(math.log2(best / first))
-        powers = [p for p in (at - 1, at + 1) if first * 2.0 ** p not in loss]
-    return best
+    """The rate with the lowest loss, annealed over a sixteenth: it lies between two others."""
+    grid, first = [-1, 0, 1], SIZES[size].rate
+    plans = {k: plan_of(e, size, tokens, first * 2.0 ** k) for k in range(-8, 9)}
+    e.run([job for k in grid for job in local_knee.trunk_jobs(plans[k], [CHOOSES])])
+
+    def job(_, k, seed):
+        e.run(local_knee.trunk_jobs(plans[k], [seed]))
+        updates = max(2, tokens // 16 // plans[k].batch)
+        return local_knee.branch_job(plans[k], seed, 0, 1, 0, updates)
+    method, = lab.tune(e, [lab.Tuned(job, {"": 0}, {
+        "first": CHOOSES, "seeds": [], "grid": grid, "extend": (min(plans), max(plans))})])
+    return plans[method.best()[1]].rate
 
 
 def measure(e):
     """A cell that is committed is not measured again: add a row to CELLS, run this, and keep it."""
     before = kept.read("02_size")["tables"] if e.size == "full" else {}
-    cells, tuned, seeds, branches = (list(before[name]["rows"]) if before else []
-                                     for name in ("cells", "tuned", "seeds", "branches"))
+    rows = {name: list(before[name]["rows"]) if before else [] for name in TABLES}
     commit = lab.output_of("git", "log", "-1", "--format=%h", "--", "scripts/lab/plans/02_size.md")
     for size, tokens in CELLS[e.size]:
-        if [size, tokens] in [row[:2] for row in cells]:
+        if [size, tokens] in [row[:2] for row in rows["cells"]]:
             continue
-        of, rate = [size, tokens], best_rate(e, size, tokens)
-        plan = plan_of(e, size, tokens, rate)
-        chosen, = local_knee.sweep(e, plan, [CHOOSES])
-        points = {batch: p for batch, p in sorted(chosen.points.items()) if p}
-        known = {(tokens, batch): (p.lr, p.median) for batch, p in points.items()}
-        plan = plan._replace(ks=tuple(k for k in plan.ks if k * plan.batch in points))
-        cells.append([*of, 12 * SIZES[size].layers * SIZES[size].channels ** 2, rate, e.machine,
-                      commit.strip()])
-        tuned += [[*of, batch, p.lr, p.median, int(p.edge)] for batch, p in points.items()]
-        for s in local_knee.sweep(e, plan, e.pick((21, 22), (21, 22), (21, 22, 23, 24)), known):
-            seeds.append([*of, s.seed, s.loss, s.noise])
-            branches += [[*of, s.seed, batch, p.median]
-                         for batch, p in sorted(s.points.items()) if p]
-    e.table("cells", [*OF, "parameters", "rate", "machine", "plan"], cells)
-    e.table("tuned", [*OF, "batch_tokens", "lr_times", "updates", "edge"], tuned)
-    e.table("seeds", [*OF, "seed", "target_nats", "noise_scale_tokens"], seeds)
-    e.table("branches", [*OF, "seed", "batch_tokens", "updates"], branches)
+        rate = best_rate(e, size, tokens)
+        found = local_knee.measure(e, plan_of(e, size, tokens, rate), CHOOSES,
+                                   e.pick((21, 22), (21, 22), (21, 22, 23, 24)))
+        found["cells"] = [[12 * SIZES[size].layers * SIZES[size].channels ** 2, rate, e.machine,
+                           commit.strip()]]
+        for name, own in found.items():
+            rows[name] += [[size, tokens, *row] for row in own]
+    for name, columns in TABLES.items():
+        e.table(name, [*OF, *columns], rows[name])
 
 
 # ---------------------------------------------------------------- from the tables on
 
 def knees(e):
-    """{(size, tokens): {seed: B_crit}}, of the seeds with four batches or more"""
-    found = {}
-    for cell in e.rows("cells"):
-        of = {key: cell[key] for key in OF}
-        for s in e.rows("seeds", **of):
-            own = e.rows("branches", seed=s["seed"], **of)
-            if len(own) >= 4:
-                found.setdefault(tuple(of.values()), {})[s["seed"]] = fit.least_squares(
-                    [p["batch_tokens"] for p in own], [p["updates"] for p in own])[1]
-    return found
+    """{(size, tokens): {seed: B_crit}}"""
+    found = {cell: local_knee.b_crits(own)
+             for cell, own in kept.grouped(e.rows("branches"), *OF).items()}
+    return {cell: of for cell, of in found.items() if of}
 
 
 def exponents(b_crit, x):

@@ -13,7 +13,7 @@ import lab
 import local_knee
 
 T, TOKENS, SMALL, LARGE = 32, 2 ** 20, 256, 4096
-CHOOSES, MEASURE = [1], [3, 4, 5, 6]             # seeds
+CHOOSES, MEASURE = 1, [3, 4, 5, 6]               # seeds
 # Chapters, without the references before verses: a line is "Ge1:1 In the beginning ...".
 CHAPTERS = """bible -f Gen1:1-Rev22:21 | awk '{ chapter = $1; sub(/:.*/, "", chapter)
     if (chapter != last) print "<|endoftext|>"
@@ -31,39 +31,20 @@ def corpus(e):
 def measure(e):
     plan = local_knee.Plan("bible", lab.model("119k", T), T, corpus(e), SMALL, 2e-3, 3000.0,
                            (TOKENS,), (1, 4, 16, 64), 65536)
-    chosen, = local_knee.sweep(e, plan, CHOOSES)
-    known = {(TOKENS, batch): (p.lr, p.median) for batch, p in chosen.points.items() if p}
-    made = local_knee.sweep(e, plan, MEASURE, known)
-    e.table("tuned", ["batch_tokens", "lr_times", "updates", "edge"],
-            [[batch, p.lr, p.median, int(p.edge)] for batch, p in chosen.points.items() if p])
-    e.table("seeds", ["seed", "target_nats", "noise_scale_tokens"],
-            [[s.seed, s.loss, s.noise] for s in made])
-    e.table("branches", ["seed", "batch_tokens", "updates"],
-            [[s.seed, batch, p.median] for s in made for batch, p in s.points.items() if p])
-
-
-def fewer(branches):
-    """{batch: [how many times fewer updates than SMALL, of each seed with both]}"""
-    updates = {(p["seed"], p["batch_tokens"]): p["updates"] for p in branches}
-    found = {}
-    for (seed, batch), n in sorted(updates.items()):
-        if (seed, SMALL) in updates:
-            found.setdefault(batch, []).append(updates[seed, SMALL] / n)
-    return found
+    for name, rows in local_knee.measure(e, plan, CHOOSES, MEASURE).items():
+        e.table(name, local_knee.TABLES[name], rows)
 
 
 def conclude(e):
-    text = fewer(e.rows("branches"))
-    tales = fewer(kept.table("02_local", "local_points", size="119k", seq_len=T,
-                             trained_tokens=TOKENS))
+    text = local_knee.fewer(e.rows("branches"))
+    tales = local_knee.fewer(kept.table("02_local", "local_points", size="119k", seq_len=T,
+                                        trained_tokens=TOKENS))
     for batch, of in text.items():
         if batch > SMALL and len(of) > 1:
             e.found(f"updates of {SMALL} tokens over {batch:,}", *fit.ratio_interval(of))
-    own = [e.rows("branches", seed=s["seed"]) for s in e.rows("seeds")]
-    knees = [fit.least_squares([p["batch_tokens"] for p in of], [p["updates"] for p in of])[1]
-             for of in own if len(of) == 4]
+    knees = local_knee.b_crits(e.rows("branches"))
     if len(knees) > 1:
-        e.found("B_crit in tokens", *fit.ratio_interval(knees))
+        e.found("B_crit in tokens", *fit.ratio_interval(knees.values()))
     e.figure("text", draw({"the Bible": text, "tales from a grammar": tales}), alt=(
         "How many times fewer updates a larger batch takes, against the batch size, on the King "
         "James Bible and on the laboratory's tales."),

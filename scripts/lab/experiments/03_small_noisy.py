@@ -152,7 +152,7 @@ def gap_at(evals, train):
     falls to `train`: linear between two evaluations. None if it does not."""
     points = list(itertools.takewhile(lambda at: all(map(lab.number, at)),
                                       ((x["val_loss"], x["train_loss"]) for x in evals)))
-    return fit.first_at(points, train) if points and points[0][1] > train else None
+    return lab.first_at(points, train) if points and points[0][1] > train else None
 
 
 def lowest(evals):

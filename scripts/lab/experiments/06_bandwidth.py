@@ -33,10 +33,6 @@ METHODS = [Method("one", "one worker", 1, 0, []),
            Method("diloco", "DiLoCo", 2, 4, [])]
 
 
-def rate(k):
-    return 1e-3 * 2.0 ** k
-
-
 def settings(e):
     e.links = e.pick(tiny=[20], quick=[25, 1000], full=[25, 100, 1000])        # Mbit/s
     e.target = e.pick(tiny=4.0, quick=2.5, full=1.7)
@@ -65,7 +61,7 @@ def flags(e, batch, k, seed, ranks=1, every=0):
     beta2 = lab.half_life_beta2(own if every else batch)
     return ["--data", e.corpus(1.1 * cap(e, e.batches[-1])), *e.model, "--micro-batch",
             own // T if ranks > 1 else min(own // T, 16), "--batch-tokens", batch, "--steps",
-            math.ceil(tokens / batch), "--target-loss", e.target, "--lr", f"{rate(k):.6g}",
+            math.ceil(tokens / batch), "--target-loss", e.target, "--lr", f"{lab.rate(k):.6g}",
             "--lr-schedule", "constant", "--warmup-tokens", WARMUP * batch, "--beta2",
             f"{beta2:.9g}", "--eval-every", max(1, round(e.every / batch)), "--eval-tokens",
             e.pick(2048, 8192, 65536), "--seed", seed]
@@ -101,7 +97,7 @@ class Choice(lab.Tuned):
         if self.every:
             name, ranks = f"{name}_h{self.every}_o{outer[0]:g}m{outer[1]:g}", 2
             more = diloco_flags(self.every, outer)
-        return lab.Job(f"{name}_lr{rate(k):g}_s{seed}",
+        return lab.Job(f"{name}_lr{lab.rate(k):g}_s{seed}",
                        flags(self.e, self.batch, k, seed, ranks, self.every) + more, ranks=ranks)
 
     def updates(self):
@@ -287,12 +283,12 @@ def measure(e):
     lanes = race(e, cost, choices)
     e.table("updates", ["batch_tokens", "every", "outer_rate", "outer_momentum", "lr", "at_edge",
                         "updates_to_target"],
-            [[c.batch, c.every, *(c.best()[0] or (None, None)), rate(c.best()[1]),
+            [[c.batch, c.every, *(c.best()[0] or (None, None)), lab.rate(c.best()[1]),
               int(c.at_edge()), c.updates()] for c in choices])
     e.table("race", ["mbit_s", "method", "batch_tokens", "every", "seed", "seconds_to_target",
                      "seconds_update", "modelled_seconds_update"],
             [[of.link, of.method.name, of.choice.batch, of.choice.every, seed,
-              fit.first_at(curve(run), e.target), mean_update(of.runs, every=of.choice.every or 1),
+              lab.first_at(curve(run), e.target), mean_update(of.runs, every=of.choice.every or 1),
               of.modelled] for of in lanes for seed, run in zip(e.seeds, of.runs)])
     e.table("curves", ["mbit_s", "method", "run", "seconds", "val_loss"],
             [[of.link, of.method.name, run.name, *point] for of in lanes for run in of.runs

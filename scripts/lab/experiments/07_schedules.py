@@ -23,10 +23,6 @@ PLANNED = 3072                                   # tokens: makes as many updates
 SEEDS = range(11, 23)                            # of the planned pairs; none of them chose a rate
 
 
-def rate(k):
-    return 1e-3 * 2.0 ** k
-
-
 class Course(lab.Tuned):
     """One schedule. flags: of its batch; micro: sequences; k, grid: rates to try; seeds: reported
     ones."""
@@ -41,9 +37,9 @@ class Course(lab.Tuned):
 
     def make(self, _, k, seed):
         e = self.e
-        return lab.Job(f"{self.name}_lr{rate(k):g}_s{seed}", [
+        return lab.Job(f"{self.name}_lr{lab.rate(k):g}_s{seed}", [
             "--data", e.corpus(e.tokens), *lab.model("35k", T), "--micro-batch", self.micro,
-            *self.flags, "--lr", f"{rate(k):.9g}", "--tokens", e.tokens, "--lr-schedule", "wsd",
+            *self.flags, "--lr", f"{lab.rate(k):.9g}", "--tokens", e.tokens, "--lr-schedule", "wsd",
             "--warmup-tokens", e.tokens // 40, "--seed", seed, "--eval-every", 0,
             "--eval-tokens", e.eval_tokens], thin=300)
 
@@ -89,7 +85,7 @@ def measure(e):
     compared.append(compare(e, growing(e, "linear", f"linear ramp to {CAP:,}",
                                        f"linear:{SMALL},{e.tokens}", seeds[:4], at=CAP)))
     e.table("pairs", ["compared", "batch", "lr", "seed", "updates", "val_loss"],
-            [[one.label, arm.label, rate(arm.best()[1]), seed, run.end.get("step"), run.val]
+            [[one.label, arm.label, lab.rate(arm.best()[1]), seed, run.end.get("step"), run.val]
              for one, other in compared for arm in (one, other)
              for seed, run in zip(arm.plan["seeds"], arm.chosen())])
 

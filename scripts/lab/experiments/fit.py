@@ -193,17 +193,6 @@ def crossing(updates, losses, target):
     return None
 
 
-def first_at(points, level):
-    """x where y of [(x, y)] first falls to `level`, linear between two points; None if never."""
-    last = None
-    for x, y in points:
-        if y <= level:
-            return x if last is None else last[0] + (x - last[0]) * (last[1] - level) / (
-                last[1] - y)
-        last = x, y
-    return None
-
-
 # ---------------------------------------------------------------- seconds
 
 # A worker's compute time for b tokens: fixed + b * per_token seconds.

@@ -127,11 +127,11 @@ def model(name, T=32):
     return ["--layers", layers, "--heads", heads, "--channels", channels, "--seq-len", T]
 
 
-def half_life_beta2(batch, beta2=0.95, at=4096):
+def half_life_beta2(batch):
     """AdamW's beta2 for a batch of `batch` tokens: the second moment keeps the half-life in tokens
-    that it has with `beta2` at a batch of `at` tokens (Marek et al. 2025), but remembers at least
+    that it has with 0.95 at a batch of 4,096 tokens (Marek et al. 2025), but remembers at least
     as long as the first, whose beta1 is 0.9: a numerator must not outlive its denominator."""
-    return min(max(beta2 ** (batch / at), 0.9), 0.999999)
+    return min(max(0.95 ** (batch / 4096), 0.9), 0.999999)
 
 
 def number(value):
@@ -238,20 +238,20 @@ class Run:
     def updates_at(self, loss, field="val_loss"):
         """Updates until the validation loss first reaches `loss`; None if never. Between two
         evaluations the loss is interpolated linearly in the logarithm of updates."""
-        last = None
-        for record in self.evals:
-            value = record.get(field)
-            if not number(value):
-                last = None
-                continue
-            if value <= loss:
-                if last is None or last[0] <= 0:
-                    return float(record["step"])
-                share = (last[1] - loss) / (last[1] - value)
-                return math.exp(math.log(last[0])
-                                + share * (math.log(record["step"]) - math.log(last[0])))
-            last = (record["step"], value)
-        return None
+        at = first_at([(math.log(x["step"]), x[field]) for x in self.evals
+                       if x["step"] > 0 and number(x.get(field))], loss)
+        return None if at is None else math.exp(at)
+
+
+def first_at(points, level):
+    """x where y of [(x, y)] first falls to `level`, linear between two points; None if never."""
+    last = None
+    for x, y in points:
+        if y <= level:
+            return x if last is None else last[0] + (x - last[0]) * (last[1] - level) / (
+                last[1] - y)
+        last = x, y
+    return None
 
 
 def read_log(path):
@@ -365,6 +365,11 @@ class Sweep:
 
 
 # ---------------------------------------------------------------- a tuned method
+
+def rate(k):
+    """A learning rate by its number."""
+    return 1e-3 * 2.0 ** k
+
 
 class Tuned:
     """A method with its own best learning rate. It runs a grid of rates with one seed or more; the
@@ -630,8 +635,7 @@ class Experiment:
     def figure(self, name, figure, alt, caption=""):
         """Saves a Figure."""
         path = os.path.join(self.dir, f"{name}.png")
-        figure.savefig(path + ".tmp", format="png", dpi=130)
-        os.replace(path + ".tmp", path)
+        figure.savefig(path, dpi=130)
         self.figures.append({"name": name, "alt": alt, "caption": caption})
 
     def close(self, word, why, found=()):

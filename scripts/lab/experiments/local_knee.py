@@ -1,5 +1,5 @@
-"""Local knees, for 02_local.py: how many updates do branches of a checkpoint take to fall by a
-tenth of a nat, at each batch?
+"""Local knees, for 02_local.py, 02_size.py and 02_text.py: how many updates do branches of a
+checkpoint take to fall by a tenth of a nat, at each batch?
 
 Every branch decays its learning rate linearly to zero, so that a small batch does not pay for a
 constant rate. Each batch and rate runs at several lengths; the updates whose *end* is FALL below
@@ -10,6 +10,7 @@ import math
 from collections import namedtuple
 
 import fit
+import kept
 import lab
 
 FALL = 0.1                           # nats below the annealed checkpoint
@@ -155,3 +156,40 @@ def mean_noise(run):
             if lab.number(s.get("noise_g2")) and lab.number(s.get("noise_s"))]
     g2, s = sum(x["noise_g2"] for x in late), sum(x["noise_s"] for x in late)
     return s / g2 if g2 > 0.0 else None
+
+
+# ---------------------------------------------------------------- tables
+
+TABLES = {"tuned": ["batch_tokens", "lr_times", "updates", "edge"],
+          "seeds": ["seed", "target_nats", "noise_scale_tokens"],
+          "branches": ["seed", "batch_tokens", "updates"]}
+
+
+def measure(e, plan, choose, seeds):
+    """{a name of TABLES: rows} of a plan with one moment. The seed `choose` tunes the rates."""
+    chosen, = sweep(e, plan, [choose])
+    points = {batch: p for batch, p in sorted(chosen.points.items()) if p}
+    known = {(chosen.tokens, batch): (p.lr, p.median) for batch, p in points.items()}
+    plan = plan._replace(ks=tuple(k for k in plan.ks if k * plan.batch in points))
+    made = sweep(e, plan, seeds, known)
+    return {"tuned": [[batch, p.lr, p.median, int(p.edge)] for batch, p in points.items()],
+            "seeds": [[s.seed, s.loss, s.noise] for s in made],
+            "branches": [[s.seed, batch, p.median] for s in made
+                         for batch, p in sorted(s.points.items()) if p]}
+
+
+def b_crits(branches):
+    """{seed: B_crit} of rows of `branches`, of the seeds with four batches or more."""
+    return {seed: fit.least_squares([p["batch_tokens"] for p in own],
+                                    [p["updates"] for p in own])[1]
+            for (seed,), own in kept.grouped(branches, "seed").items() if len(own) >= 4}
+
+
+def fewer(branches):
+    """{batch: [how many times fewer updates than of the smallest batch, of each seed with both]}"""
+    updates = {(p["batch_tokens"], p["seed"]): p["updates"] for p in branches}
+    small, found = min(batch for batch, _ in updates), {}
+    for (batch, seed), n in sorted(updates.items()):
+        if (small, seed) in updates:
+            found.setdefault(batch, []).append(updates[small, seed] / n)
+    return found
