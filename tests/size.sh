@@ -11,9 +11,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # What may be at most: source is everything that is counted, tests included.
-caps="source lines 65000
-source bytes 3014600
-tests lines 20650
+caps="source lines 64000
+source bytes 2972000
+tests lines 20000
 files in_git 419"
 
 counted() {

@@ -19,7 +19,6 @@ sys.dont_write_bytecode = True
 import testing
 from testing import ROOT, read
 
-sys.path[1:1] = testing.LAB_ROOMS
 import kept
 
 BUILD = os.environ.get("BUILD", "build")

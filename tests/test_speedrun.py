@@ -9,7 +9,6 @@ import difflib
 import io
 import os
 import re
-import shutil
 import sys
 import tempfile
 
@@ -21,7 +20,7 @@ SPEEDRUN = os.path.join(ROOT, "dev", "speedrun")
 sys.path.insert(1, SPEEDRUN)
 import verify
 
-TMP = tempfile.mkdtemp()
+TMP = testing.scratch()
 FLAGS = ("--layers 1 --heads 1 --channels 16 --seq-len 32 --micro-batch 32 --tokens 100000 "
          "--lr 1e-2 --eval-every 0 --eval-tokens 32 --save-every 0")
 
@@ -106,7 +105,4 @@ def test_speedrun_ratio():
 
 if __name__ == "__main__":
     verify.HERE = TMP
-    try:
-        sys.exit(testing.run_tests(globals(), sys.argv[1:]))
-    finally:
-        shutil.rmtree(TMP)
+    sys.exit(testing.run_tests(globals(), sys.argv[1:]))
