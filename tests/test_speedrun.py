@@ -9,6 +9,7 @@ import difflib
 import io
 import os
 import re
+import shutil
 import sys
 import tempfile
 
