@@ -26,18 +26,18 @@ const Option train_table[] = {
       "model", "tokens per sequence", "256, or a loaded model's own" },
 
     { "micro-batch", "B", OPT_INT, FIELD(micro_batch), "8", 1, 65536, NULL,
-      "batch", "sequences per forward pass on each rank; gradients add up to --batch-tokens, so "
-      "this affects only memory and speed", NULL },
+      "batch", "sequences per forward pass on each rank; gradients accumulate to --batch-tokens, "
+      "so this affects only memory and speed", NULL },
     { "batch-tokens", "N", OPT_COUNT, FIELD(batch_tokens), "0", 0, 1e9, NULL,
       "batch", "tokens per update, all ranks; a multiple of ranks times micro-batch times seq-len",
       "one micro-batch on every rank" },
     { "batch-schedule", "RULE", OPT_TEXT, FIELD(batch_schedule), "constant", 1, 0, NULL,
-      "batch", "the batch in tokens over the run: constant; linear:N0,TOKENS grows from N0 to "
-      "--batch-tokens over TOKENS; stages:TOKENS=BATCH,... takes BATCH from TOKENS on; "
+      "batch", "the batch size in tokens over the run: constant; linear:N0,TOKENS grows from N0 to "
+      "--batch-tokens over TOKENS; stages:TOKENS=BATCH,... uses BATCH from TOKENS on; "
       "adaptive:ETA,MIN,MAX grows when the noise exceeds ETA times the gradient's norm", NULL },
     { "batch-lr", "RULE", OPT_CHOICE, FIELD(batch_lr), "none", 0, 0,
       "none|sqrt|linear",                    // in the order of BatchLr
-      "batch", "how the learning rate scales with a changing batch; --lr applies at --batch-tokens",
+      "batch", "how the learning rate scales with the batch size; --lr applies at --batch-tokens",
       NULL },
     { "noise-scale", NULL, OPT_FLAG, FIELD(noise_scale), NULL, 0, 0, NULL,
       "batch", "measure the gradient noise scale, an estimate of the critical batch size "
@@ -75,12 +75,12 @@ const Option train_table[] = {
     { "tokens", "N", OPT_COUNT, FIELD(tokens), NULL, 1, 1e15, NULL,
       "length", "tokens to train on in the whole run, in place of --steps", "no limit" },
     { "target-loss", "X", OPT_REAL, FIELD(target_loss), "0", 0, 1000, NULL,
-      "length", "stop once the validation loss is at most X nats a token", "none" },
+      "length", "stop once the validation loss is at most X nats per token", "none" },
 
     { "eval-every", "N", OPT_PERIOD, FIELD(eval_every), "100", 0, 0, NULL,
       "watch", "updates between evaluations, or tokens: 50000tok; 0: only at the end", NULL },
     { "eval-tokens", "N", OPT_COUNT, FIELD(eval_tokens), "65536", 0, 1e15, NULL,
-      "watch", "validation tokens an evaluation reads; 0: the whole split", NULL },
+      "watch", "validation tokens per evaluation; 0: the whole split", NULL },
     { "eval-train", NULL, OPT_FLAG, FIELD(eval_train), NULL, 0, 0, NULL,
       "watch", "at each evaluation, also report the loss on as many training tokens", NULL },
     { "sample-every", "N", OPT_PERIOD, FIELD(sample_every), "0", 0, 0, NULL,
@@ -101,7 +101,7 @@ const Option train_table[] = {
       "validation loss; 0: all", NULL },
     { "resume", "[=N]", OPT_FROM, FIELD(resume_from), NULL, 1, 1e15, NULL,
       "keep", "continue the run in --out with its own flags, from its latest checkpoint or the one "
-      "of update N; flags given now override them", NULL },
+      "from update N; flags given now override them", NULL },
     { "overwrite", NULL, OPT_FLAG, FIELD(overwrite), NULL, 0, 0, NULL,
       "keep", "replace the run that --out already holds, and the file that --log names", NULL },
 
@@ -109,7 +109,7 @@ const Option train_table[] = {
       "generate", "do not train; continue this text ('' begins a document), or that of @FILE (@-: "
       "standard input)", NULL },
     { "samples", "N", OPT_INT, FIELD(samples), "1", 1, 1e6, NULL,
-      "generate", "texts from that prompt, each with random numbers of its own", NULL },
+      "generate", "texts from that prompt, each with its own random numbers", NULL },
     { "stop", "TEXT", OPT_TEXT, FIELD(stop), NULL, 1, 0, NULL,
       "generate", "stop before this text; in bash, a newline is $'\\n'", "none" },
     { "max-new", "N", OPT_INT, FIELD(max_new), "256", 1, 1e6, NULL,
@@ -123,18 +123,18 @@ const Option train_table[] = {
       "add up to X", "off" },
 
     { "export", "FILE.gguf", OPT_TEXT, FIELD(export_file), NULL, 1, 0, NULL,
-      "export", "do not train; write the model and its tokenizer as GGUF, for llama.cpp; to "
-      "NAME-f16.gguf with matrices in fp16 (positions and vectors remain fp32)", NULL },
+      "export", "do not train; write the model and its tokenizer as GGUF, for llama.cpp; as "
+      "NAME-f16.gguf, with matrices in fp16 (positions and vectors remain fp32)", NULL },
 
     { "zero", "STAGE", OPT_INT, FIELD(zero), NULL, 0, 3, NULL,
       "ranks", "ZeRO stage (Rajbhandari 2020): 1 shards AdamW's moments across ranks, 2 "
       "gradients too, 3 parameters too",
       "1 with several ranks; 0 with --comm-dtype bf16, --exact-sum or --outer-every" },
     { "tensor-parallel", "N", OPT_INT, FIELD(tensor_parallel), "1", 1, 256, NULL,
-      "ranks", "tensor parallelism (Shoeybi 2019): N neighbouring ranks share every layer and "
+      "ranks", "tensor parallelism (Shoeybi 2019): N consecutive ranks split every layer and "
       "the vocabulary; N must divide the ranks and the heads", NULL },
     { "outer-every", "H", OPT_COUNT, FIELD(outer_every), "0", 0, 1e8, NULL,
-      "ranks", "DiLoCo (Douillard 2023): each rank makes H updates on its own, then all take an "
+      "ranks", "DiLoCo (Douillard 2023): each rank does H updates on its own, then all take an "
       "outer step; 0: every gradient is averaged", NULL },
     { "outer-lr", "X", OPT_REAL, FIELD(outer_lr), "0.7", 1e-6, 10, NULL,
       "ranks", "rate of the outer step; 1 without momentum is plain averaging", NULL },
@@ -144,8 +144,8 @@ const Option train_table[] = {
       "fp32|bf16",                           // in the order of CommType
       "ranks", "type in which gradients are sent; sums are fp32", NULL },
     { "exact-sum", NULL, OPT_FLAG, FIELD(exact_sum), NULL, 0, 0, NULL,
-      "ranks", "sum micro-batches in one binary tree, so that 2, 4, 8... ranks compute the same "
-      "bits as one; needs more memory for gradients", NULL },
+      "ranks", "sum micro-batches in one binary tree, so that 2, 4, 8... ranks are bit-"
+      "identical to one; needs more memory for gradients", NULL },
     { "no-overlap", NULL, OPT_FLAG, FIELD(no_overlap), NULL, 0, 0, NULL,
       "ranks", "do not overlap communication with computation, to measure what overlap saves",
       NULL },
@@ -161,15 +161,15 @@ const Option train_table[] = {
       "machine", "GPU only: block keeps only each block's input, and recomputes its activations "
       "in the backward pass", NULL },
     { "plan", NULL, OPT_FLAG, FIELD(plan), NULL, 0, 0, NULL,
-      "machine", "estimate this run's memory, time and traffic, and stop", NULL },
+      "machine", "estimate this run's memory, time and traffic, and exit", NULL },
     { "plan-gpu", "NAME[@TFLOPS],COUNT[,LINK[:GPUS+LINK][,PRICE]]", OPT_TEXT, FIELD(plan_gpu), NULL,
-      1, 0, NULL, "machine", "plan for other machines: h100,8,450GB/s or v100@46.2,1; LINK is the "
-      "bandwidth of a device (300GB/s:8+25GB/s: within machines of 8, and between them), PRICE per "
+      1, 0, NULL, "machine", "plan for other machines: h100,8,450GB/s or v100@46.2,1; LINK is each "
+      "device's bandwidth (300GB/s:8+25GB/s: within machines of 8, and between them), PRICE per "
       "device-hour",
       "this machine, measured" },
     { "plan-search", NULL, OPT_FLAG, FIELD(plan_search), NULL, 0, 0, NULL,
       "machine", "find the fastest combination of data, tensor and pipeline parallelism, "
-      "ZeRO, micro-batch and recomputation on --plan-gpu for --tokens, and stop; pipelines are "
+      "ZeRO, micro-batch and recomputation on --plan-gpu for --tokens, and exit; pipelines are "
       "only modelled", NULL },
 
     { "help", NULL, OPT_HELP, 0, NULL, 0, 0, NULL, "help", "print this text", NULL },
