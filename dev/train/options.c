@@ -26,7 +26,7 @@ const Option train_table[] = {
       "model", "tokens per sequence", "256, or a loaded model's own" },
 
     { "micro-batch", "B", OPT_INT, FIELD(micro_batch), "8", 1, 65536, NULL,
-      "batch", "sequences per forward pass on each rank; gradients accumulate to --batch-tokens, "
+      "batch", "sequences per forward pass on each rank; gradients accumulate over --batch-tokens, "
       "so this affects only memory and speed", NULL },
     { "batch-tokens", "N", OPT_COUNT, FIELD(batch_tokens), "0", 0, 1e9, NULL,
       "batch", "tokens per update, all ranks; a multiple of ranks times micro-batch times seq-len",
@@ -62,9 +62,9 @@ const Option train_table[] = {
     { "weight-decay", "X", OPT_REAL, FIELD(weight_decay), "0.1", 0, 100, NULL,
       "optimizer", "decoupled weight decay, for matrices only", NULL },
     { "beta1", "X", OPT_REAL, FIELD(beta1), "0.9", 0, 0.999999, NULL,
-      "optimizer", "AdamW's decay rate of the first moment", NULL },
+      "optimizer", "AdamW's decay rate for the first moment", NULL },
     { "beta2", "X", OPT_REAL, FIELD(beta2), "0.95", 0, 0.999999, NULL,
-      "optimizer", "AdamW's decay rate of the second moment; if the batch changes, it is "
+      "optimizer", "AdamW's decay rate for the second moment; if the batch changes, it is "
       "adjusted to keep its half-life in tokens", NULL },
     { "clip", "X", OPT_REAL, FIELD(clip), "1", 0, 1e6, NULL,
       "optimizer", "clip the gradient to this global norm; 0: no clipping", NULL },
@@ -88,7 +88,7 @@ const Option train_table[] = {
     { "hellaswag", "FILE", OPT_TEXT, FIELD(hellaswag), NULL, 1, 0, NULL,
       "watch", "accuracy on HellaSwag (JSON lines), at each checkpoint and at the end", NULL },
     { "log", "FILE", OPT_TEXT, FIELD(log), NULL, 1, 0, NULL,
-      "watch", "the log, one JSON object per line; a run appends to an existing one",
+      "watch", "the log, one JSON object per line; a run appends to an existing log",
       "log.jsonl in --out; without --out, no log" },
 
     { "out", "DIR", OPT_TEXT, FIELD(out), NULL, 1, 0, NULL,
@@ -123,8 +123,8 @@ const Option train_table[] = {
       "add up to X", "off" },
 
     { "export", "FILE.gguf", OPT_TEXT, FIELD(export_file), NULL, 1, 0, NULL,
-      "export", "do not train; write the model and its tokenizer as GGUF, for llama.cpp; as "
-      "NAME-f16.gguf, with matrices in fp16 (positions and vectors remain fp32)", NULL },
+      "export", "do not train; write the model and its tokenizer as GGUF, for llama.cpp; if "
+      "named NAME-f16.gguf, matrices are fp16 (positions and vectors stay fp32)", NULL },
 
     { "zero", "STAGE", OPT_INT, FIELD(zero), NULL, 0, 3, NULL,
       "ranks", "ZeRO stage (Rajbhandari 2020): 1 shards AdamW's moments across ranks, 2 "
@@ -144,8 +144,8 @@ const Option train_table[] = {
       "fp32|bf16",                           // in the order of CommType
       "ranks", "type in which gradients are sent; sums are fp32", NULL },
     { "exact-sum", NULL, OPT_FLAG, FIELD(exact_sum), NULL, 0, 0, NULL,
-      "ranks", "sum micro-batches in one binary tree, so that 2, 4, 8... ranks are bit-"
-      "identical to one; needs more memory for gradients", NULL },
+      "ranks", "sum gradients in one binary tree, so that 2, 4, 8... ranks match one rank "
+      "bit for bit; needs more memory for them", NULL },
     { "no-overlap", NULL, OPT_FLAG, FIELD(no_overlap), NULL, 0, 0, NULL,
       "ranks", "do not overlap communication with computation, to measure what overlap saves",
       NULL },
