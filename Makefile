@@ -173,7 +173,7 @@ RUN_ptx       = for build in $(PTX_BUILDS); do echo "$$build:"; EMULATOR_PTX=$(B
 
 ifndef PART
 test:                            ## test the trainer and its data path, a minute; others: PART=c gpu windows soak fuzz ptx
-	@$(MAKE) --no-print-directory $(PROGRAMS) $(TESTS)
+	@$(MAKE) --no-print-directory $(PROGRAMS) $(TESTS) $(BUILD)/compare
 	@JOBS=$${JOBS:-3} $(WITHOUT) tests/run.sh $(SHORT)
 else
 test: $(NEEDS_$(PART))
