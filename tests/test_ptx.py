@@ -29,8 +29,12 @@ MISTAKES = [
     ("layernorm", CU, r"__syncwarp\(\);(?= +// zeros are there)", "", SYNCWARP),
     ("attention", TILES, r"LENGTH = D \+ 8", "LENGTH = D + 4", "is no multiple of 16"),
     ("attention", TILES, r"__syncthreads\(\);(?= +// this tile is there)", "", BARRIER),
+    ("attention", TILES, r"copy_async_wait<LAST - 1>", "copy_async_wait<LAST>", COPY),
+    ("attention", TILES, r"__syncwarp\(\);(?= +// the rows are whole)", "", SYNCWARP),
     ("attention", TILES, r"__syncthreads\(\);(?= +// everybody's copies)", "", BARRIER),
+    ("attention", TILES, r"copy_async_wait<STAGES - 2>", "copy_async_wait<STAGES - 1>", COPY),
     ("attention", TILES, r"if \(i < V::STEP\) (?=copy_async<8>)", "", COPY),
+    ("xent", CU, r"copy_async_wait<0>\(\);", "", COPY),
     ("xent", CU, r"__syncthreads\(\);(?= +// all warps' parts)", "", BARRIER),
 ]
 
