@@ -338,12 +338,13 @@ void gguf_put_tensors(GgufHeader *h, const Config *c, FloatType type) {
 bool gguf_append(int fd, float *in, const Tensor *t, FloatType type, float *scratch,
                  const char *path, Error *err) {
     static const unsigned char zeros[GGUF_ALIGNMENT] = { 0 };
-    size_t bytes = t->count * float_bytes(gguf_type(t, type));
+    FloatType stored = gguf_type(t, type);
+    size_t bytes = t->count * float_bytes(stored);
     if (gguf_is_transposed(t)) {
         floats_transpose(scratch, (const unsigned char *)in, t->cols, t->rows, FLOAT_32);
         in = scratch;
     }
-    for (size_t i = 0; gguf_type(t, type) == FLOAT_16 && i < t->count; i++) {
+    for (size_t i = 0; stored == FLOAT_16 && i < t->count; i++) {
         uint16_t half = f16_from_float(in[i]);
         memcpy((unsigned char *)in + 2*i, &half, sizeof half);       // not beyond in[i]
     }

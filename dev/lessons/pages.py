@@ -270,7 +270,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split(".")[0])
     parser.add_argument("--out", metavar="FOLDER", default=os.path.join(ROOT, "lessons"))
     out = os.path.abspath(parser.parse_args().out)
-    build(out)
+    try:
+        build(out)
+    except OSError as error:
+        sys.exit(f"make pages LESSONS=1: {error.filename}: {error.strerror}")
     print(f"{os.path.relpath(os.path.join(out, target(LIST)))}: open it in a browser")
 
 

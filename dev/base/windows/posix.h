@@ -242,10 +242,10 @@ static inline int windows_fclose(FILE *file) {
 
 static inline ssize_t getline(char **line, size_t *room, FILE *file) {
     ssize_t n = 0;
-    for (int c = 0; c != '\n' && (c = getc(file)) != EOF; (*line)[n++] = (char)c) {
-        if ((size_t)n < *room) continue;
-        *line = (char *)realloc(*line, *room = 2 * *room + 128);
+    for (int c = 0; c != '\n' && (c = getc(file)) != EOF; (*line)[n] = '\0') {
+        if ((size_t)n + 1 >= *room) *line = (char *)realloc(*line, *room = 2 * *room + 128);
         if (!*line) abort();
+        (*line)[n++] = (char)c;
     }
     return n > 0 ? n : -1;
 }

@@ -29,6 +29,8 @@ def load(path):
             return json.load(f)
     except OSError:
         return None
+    except ValueError:
+        return sys.exit(f"{path}: this is not JSON; run that experiment again")
 
 
 def rows(table):
