@@ -195,7 +195,7 @@ TEST(help_as_printed) {
         "  --lr X                rate (default 6e-4)\n"
         "  --out A-LONG-WAY-TO-SAY-DIR\n"
         "                        directory\n"
-        "  --rule RULE           rule (default two; one, two or three)\n"
+        "  --rule RULE           rule (one, two or three; default two)\n"
         "  --every N             period (default 10: ten)\n"
         "\nc\n"
         "  --help                help\n";

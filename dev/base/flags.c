@@ -286,7 +286,7 @@ static void print_wrapped(FILE *out, const char *text, int column, int width) {
     fprintf(out, "\n");
 }
 
-// "ZeRO's stage (default 1; 0 to 3)". A wide range says little: it is named to who leaves it.
+// "ZeRO's stage (0 to 3; default 1)". A wide range says little: it is named to who leaves it.
 static void option_describe(char *out, size_t size, const Option *o) {
     OptionWords range = option_range(o);
     char value[200] = "";
@@ -295,8 +295,8 @@ static void option_describe(char *out, size_t size, const Option *o) {
     else if (o->value) snprintf(value, sizeof value, "default %s", o->value);
     else if (o->means) snprintf(value, sizeof value, "default: %s", o->means);
     bool both = value[0] && range.text[0], none = !value[0] && !range.text[0];
-    int used = snprintf(out, size, none ? "%s" : "%s (%s%s%s)", o->help, value, both ? "; " : "",
-                        range.text);
+    int used = snprintf(out, size, none ? "%s" : "%s (%s%s%s)", o->help, range.text,
+                        both ? "; " : "", value);
     assert(used > 0 && (size_t)used < size);
     (void)used;
 }

@@ -171,7 +171,7 @@ inline void show_legend(const std::vector<ProfileRow> &rows) {
            "sectors   of a request, a load or store of a warp; and how many if it were packed\n"
            "bank x    clocks that shared memory takes, in those without bank conflicts\n"
            "lanes     of a warp's 32, those that take part in an instruction, on average\n"
-           "least us  what no launch can be faster than, and the resource that says so\n"
+           "min us    what no launch can be faster than, and the resource that says so\n"
            "cuBLASLt  is not ours: its FLOP; as memory the bytes of operands and results, each\n"
            "          once; what its kernels ask of L2 and shared memory is not counted\n");
     for (const ProfileRow &r : rows)
@@ -193,8 +193,8 @@ inline void profile_show(const std::vector<CountedKernel> &all, const char *gpu)
     show_gpu(g);
     const char *format = "%-27s %5s %8s %8s %9s %5s %5s %8s %8s %s\n";
     printf("\n");
-    printf(format, "", "", "memory", "L2", "sectors", "bank", "", "", "least", "");
-    printf(format, "kernel", "calls", "MB", "MB", "of ideal", "x", "lanes", "MFLOP", "us", "by");
+    printf(format, "", "", "memory", "L2", "sectors", "bank", "", "", "min", "");
+    printf(format, "kernel", "calls", "MB", "MB", "/ideal", "x", "lanes", "MFLOP", "us", "by");
     ProfileRow sum = {};
     for (const ProfileRow &r : rows) {
         show_row(r);
@@ -295,7 +295,7 @@ inline void show_lines(const CountedKernel &k, const ProfileGpu *g) {
         std::string here = line.first.places.empty() ? "" : line.first.places[0].first;
         if (here != file)
             printf("%-31s %8s %5s %5s %9s\n", short_path(here).c_str(), "requests", "lanes",
-                   "bytes", "of ideal");
+                   "bytes", "/ideal");
         file = here;
         show_line(line.first, line.second);
     }
@@ -318,7 +318,7 @@ inline void profile_show_lines(const std::vector<CountedKernel> &all, const char
     if (!found) die("KERNEL=%s: no such kernel ran; these did: %s", name, known.c_str());
     printf("\n120>45    line 45, in a function that line 120 calls\n"
            "requests  of all warps; lanes: of a warp's 32, on average; bytes: of a lane\n"
-           "of ideal  sectors of a request, and how many if it were packed; of shared memory: its\n"
+           "/ideal    sectors of a request, and how many if it were packed; of shared memory: its\n"
            "          clocks, and how many without bank conflicts\n"
            "\nNext: a line that is not ideal; dev/emulator/README.md says why of some.\n");
 }

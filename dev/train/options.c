@@ -64,7 +64,7 @@ const Option train_table[] = {
     { "beta1", "X", OPT_REAL, FIELD(beta1), "0.9", 0, 0.999999, NULL,
       "optimizer", "AdamW's decay rate for the first moment", NULL },
     { "beta2", "X", OPT_REAL, FIELD(beta2), "0.95", 0, 0.999999, NULL,
-      "optimizer", "AdamW's decay rate for the second moment; if the batch changes, it is "
+      "optimizer", "AdamW's decay rate for the second moment; with a batch schedule, "
       "adjusted to keep its half-life in tokens", NULL },
     { "clip", "X", OPT_REAL, FIELD(clip), "1", 0, 1e6, NULL,
       "optimizer", "clip the gradient to this global norm; 0: no clipping", NULL },
@@ -106,10 +106,10 @@ const Option train_table[] = {
       "keep", "replace the run that --out already holds, and the file that --log names", NULL },
 
     { "generate", "PROMPT", OPT_TEXT, FIELD(generate), NULL, 0, 0, NULL,
-      "generate", "do not train; continue this text ('' begins a document), or that of @FILE (@-: "
+      "generate", "do not train; continue this text ('' begins a document), or @FILE's (@-: "
       "standard input)", NULL },
     { "samples", "N", OPT_INT, FIELD(samples), "1", 1, 1e6, NULL,
-      "generate", "texts from that prompt, each with its own random numbers", NULL },
+      "generate", "samples from that prompt, each with its own RNG stream", NULL },
     { "stop", "TEXT", OPT_TEXT, FIELD(stop), NULL, 1, 0, NULL,
       "generate", "stop before this text; in bash, a newline is $'\\n'", "none" },
     { "max-new", "N", OPT_INT, FIELD(max_new), "256", 1, 1e6, NULL,
@@ -124,7 +124,7 @@ const Option train_table[] = {
 
     { "export", "FILE.gguf", OPT_TEXT, FIELD(export_file), NULL, 1, 0, NULL,
       "export", "do not train; write the model and its tokenizer as GGUF, for llama.cpp; if "
-      "named NAME-f16.gguf, matrices are fp16 (positions and vectors stay fp32)", NULL },
+      "named NAME-f16.gguf, matrices are fp16 (wpe and vectors stay fp32)", NULL },
 
     { "zero", "STAGE", OPT_INT, FIELD(zero), NULL, 0, 3, NULL,
       "ranks", "ZeRO stage (Rajbhandari 2020): 1 shards AdamW's moments across ranks, 2 "
@@ -145,7 +145,7 @@ const Option train_table[] = {
       "ranks", "type in which gradients are sent; sums are fp32", NULL },
     { "exact-sum", NULL, OPT_FLAG, FIELD(exact_sum), NULL, 0, 0, NULL,
       "ranks", "sum gradients in one binary tree, so that 2, 4, 8... ranks match one rank "
-      "bit for bit; needs more memory for them", NULL },
+      "bit for bit; needs more gradient memory", NULL },
     { "no-overlap", NULL, OPT_FLAG, FIELD(no_overlap), NULL, 0, 0, NULL,
       "ranks", "do not overlap communication with computation, to measure what overlap saves",
       NULL },
