@@ -222,7 +222,7 @@ bool search_check(const SearchFacts *f, Error *err) {
                          "not one of them; write h100,16,450GB/s:8+50GB/s", m->name);
     if (m->count > 1 && m->link <= 0.0)
         return fail(err, "--plan-search: needs the links between GPUs; write --plan-gpu "
-                         "%s,%d,450GB/s:8+50GB/s (within machines of 8, and between them)",
+                         "%s,%d,450GB/s:8+50GB/s (in 8-GPU machines, and between them)",
                     m->name, m->count);
     if (G > 0 && m->count > G && m->count % G != 0)
         return fail(err, "--plan-search: %d GPUs do not fill machines of %d; use %d or %d",

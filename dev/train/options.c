@@ -106,7 +106,7 @@ const Option train_table[] = {
       "keep", "replace the run that --out already holds, and the file that --log names", NULL },
 
     { "generate", "PROMPT", OPT_TEXT, FIELD(generate), NULL, 0, 0, NULL,
-      "generate", "do not train; continue this text ('' begins a document), or @FILE's (@-: "
+      "generate", "do not train; continue this text ('' begins a document) or file @FILE (@-: "
       "standard input)", NULL },
     { "samples", "N", OPT_INT, FIELD(samples), "1", 1, 1e6, NULL,
       "generate", "samples from that prompt, each with its own RNG stream", NULL },
@@ -164,7 +164,7 @@ const Option train_table[] = {
       "machine", "estimate this run's memory, time and traffic, and exit", NULL },
     { "plan-gpu", "NAME[@TFLOPS],COUNT[,LINK[:GPUS+LINK][,PRICE]]", OPT_TEXT, FIELD(plan_gpu), NULL,
       1, 0, NULL, "machine", "plan for other machines: h100,8,450GB/s or v100@46.2,1; LINK is each "
-      "device's bandwidth (300GB/s:8+25GB/s: within machines of 8, and between them), PRICE per "
+      "device's bandwidth (300GB/s:8+25GB/s: in 8-GPU machines, and between them), PRICE per "
       "device-hour",
       "this machine, measured" },
     { "plan-search", NULL, OPT_FLAG, FIELD(plan_search), NULL, 0, 0, NULL,
