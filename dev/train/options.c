@@ -137,12 +137,12 @@ const Option train_table[] = {
       "ranks", "DiLoCo (Douillard 2023): each rank does H updates on its own, then all take an "
       "outer step; 0: every gradient is averaged", NULL },
     { "outer-lr", "X", OPT_REAL, FIELD(outer_lr), "0.7", 1e-6, 10, NULL,
-      "ranks", "rate of the outer step; 1 without momentum is plain averaging", NULL },
+      "ranks", "outer learning rate; 1 without momentum is plain averaging", NULL },
     { "outer-momentum", "X", OPT_REAL, FIELD(outer_momentum), "0.9", 0, 0.999999, NULL,
       "ranks", "Nesterov momentum of the outer step", NULL },
     { "comm-dtype", "TYPE", OPT_CHOICE, FIELD(comm_dtype), "fp32", 0, 0,
       "fp32|bf16",                           // in the order of CommType
-      "ranks", "type in which gradients are sent; sums are fp32", NULL },
+      "ranks", "type gradients are sent in; sums are fp32", NULL },
     { "exact-sum", NULL, OPT_FLAG, FIELD(exact_sum), NULL, 0, 0, NULL,
       "ranks", "sum gradients in one binary tree, so that 2, 4, 8... ranks match one rank "
       "bit for bit; needs more gradient memory", NULL },
