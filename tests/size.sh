@@ -11,10 +11,10 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # What may be at most: source is everything that is counted, tests included.
-caps="source lines 64000
-source bytes 2972000
+caps="source lines 64120
+source bytes 2976000
 tests lines 20000
-files in_git 419"
+files in_git 421"
 
 counted() {
     git ls-files | grep -vE '\.md$|^(scripts/lab|dev)/results/|^tests/fixtures/' |
