@@ -8,8 +8,7 @@ At each batch one seed tries learning rates a factor of 2 apart until the best l
 others. The best then runs on a second seed, and so does each that is best after that, until one is
 best on both: a rate at the edge of stability is lucky once, seldom twice. Only other seeds at the
 chosen rate are reported: the tuned seeds' own results contain the luck that chose it. All targets
-are read from the same logs. Experiment 10 replays the runs to the lowest loss.
-"""
+are read from the same logs. """
 import math
 from collections import namedtuple
 from statistics import fmean as mean, median
@@ -22,7 +21,6 @@ import lab
 T = 32                               # tokens of a sequence
 WARMUP = 20                          # updates, counted like the others
 MOST_RATES = 6                       # at a batch
-READINGS = {"weights": ["val_loss"], "averaged": ["val_loss", "val_loss_average"]}
 TARGETS = [2.5, 2.25, 2.0, 1.8, 1.7, 1.6, 1.5, 1.4]
 
 # rate: the first to try, at 16 sequences. tokens: roughly what the lowest target takes at a small
@@ -30,10 +28,10 @@ TARGETS = [2.5, 2.25, 2.0, 1.8, 1.7, 1.6, 1.5, 1.4]
 # batches: {tokens: the lowest target it trains to}; batches far below B_crit need not go further.
 Size = namedtuple("Size", "name rate tokens knee batches")
 
-RUNS = ["size", "batch_tokens", "lr", "seed", "target_nats", "reading", "updates"]
+RUNS = ["size", "batch_tokens", "lr", "seed", "target_nats", "updates"]
 
 # One fit: knee is fit.Knee.
-Growth = namedtuple("Growth", "size reading target points knee")
+Growth = namedtuple("Growth", "size target points knee")
 
 
 def batches(first, last, lowest, early=()):
@@ -63,8 +61,7 @@ def rate(size, power):
 
 
 def job(e, size, batch, power, seed, target, most, again=False):
-    """A run until the target, or `most` tokens. An evaluation of weights and average costs as much
-    as training on 5,500 tokens."""
+    """A run until the target, or `most` tokens."""
     every, corpus = T * e.pick(48, 512, 1024), e.pick(10 ** 6, 8 * 10 ** 6, 32 * 10 ** 6)
     name = f"{size.name}_b{batch}_lr{rate(size, power):.6f}_s{seed}_to{target:g}"
     return lab.Job(name + (f"_in{math.ceil(most / batch)}" if again else ""), [
@@ -72,7 +69,7 @@ def job(e, size, batch, power, seed, target, most, again=False):
         "--batch-tokens", batch, "--lr", f"{rate(size, power):.6g}", "--lr-schedule", "constant",
         "--warmup-tokens", e.pick(2, WARMUP, WARMUP) * batch,
         "--beta2", f"{lab.half_life_beta2(batch):.7g}",
-        "--average-tokens", 2048 * T, "--tokens", math.ceil(most / batch) * batch,
+        "--tokens", math.ceil(most / batch) * batch,
         "--target-loss", target, "--eval-every", max(1, every // batch),
         "--eval-tokens", e.pick(2048, 4096, 8192), "--seed", seed], cost=most, thin=100)
 
@@ -85,25 +82,24 @@ class Batch:
         self.lowest, self.done = size.batches[batch], {}
         self.targets = [t for t in e.targets if t >= self.lowest]
 
-    def read(self, target, reading, seed):
-        """{power: updates to the target, or None} of the runs that were to go that far. Averaged:
-        the weights or their average, whichever is there first."""
+    def read(self, target, seed):
+        """{power: updates to the target, or None} of the runs that were to go that far."""
         found = {}
         for (power, own, to), run in self.done.items():
             if own == seed and to <= target:
-                there = [run.updates_at(target, field) for field in READINGS[reading]]
-                found[power] = min(filter(None, [*there, found.get(power)]), default=None)
+                found[power] = min(filter(None, [run.updates_at(target), found.get(power)]),
+                                   default=None)
         return found
 
-    def tried(self, target, reading):
+    def tried(self, target):
         """{power: the updates of each tuned seed that has run there}"""
-        runs = [self.read(target, reading, seed) for seed in self.e.tuned]
+        runs = [self.read(target, seed) for seed in self.e.tuned]
         return {power: [own[power] for own in runs if power in own] for power in runs[0]}
 
-    def best(self, target, reading):
+    def best(self, target):
         """fit.Point of the tuned seeds at the best rate so far, with the power of the rate in `lr`;
         or None."""
-        tried = self.tried(target, reading)
+        tried = self.tried(target)
         return fit.best_rate(self.batch, tried) if tried else None
 
     def next_rates(self):
@@ -115,8 +111,8 @@ class Batch:
             first = round(0.4 * math.log2(self.batch / (16 * T)))
             return [(first, self.lowest, cap(self.size, self.batch))]
         want = {}
-        for target, reading, best in self.bests():
-            tried = self.tried(target, reading)
+        for target, best in self.bests():
+            tried = self.tried(target)
             if best.edge:
                 end = min(tried) - 1 if best.lr == min(tried) else max(tried) + 1
                 want.setdefault(end, target)
@@ -137,19 +133,19 @@ class Batch:
         """The same for other seeds: each rate that is best for a target, to the lowest such one, if
         fewer tuned seeds than these have run it."""
         want = {}
-        for target, _, best in self.bests():
+        for target, best in self.bests():
             if len(best.updates) < seeds:
                 want.setdefault(best.lr, target)
         return [(power, target, self.most(target, 2.0)) for power, target in want.items()]
 
     def bests(self):
-        """[(target, reading, fit.Point)] of the best rates so far, the lowest target first."""
-        every = [(t, r, self.best(t, r)) for t in sorted(self.targets) for r in READINGS]
-        return [found for found in every if found[2]]
+        """[(target, fit.Point)] of the best rates so far, the lowest target first."""
+        every = [(target, self.best(target)) for target in sorted(self.targets)]
+        return [found for found in every if found[1]]
 
     def untouched(self, first):
         """A fresh run at the rate that is best for another batch; none if it has been made."""
-        best = first.best(self.lowest, "weights")
+        best = first.best(self.lowest)
         made = {(power, seed) for power, seed, _ in self.done}
         if not best or first is self or (best.lr, self.e.fresh[-1]) in made:
             return []
@@ -157,7 +153,7 @@ class Batch:
 
     def most(self, target, times):
         """`times` the tokens of the best rate so far, at most the cap."""
-        best = self.best(target, "weights")
+        best = self.best(target)
         return min(times * best.median * self.batch if best else math.inf,
                    cap(self.size, self.batch))
 
@@ -195,17 +191,9 @@ def sweep(e):
 
 def rows_of(e, every):
     """Of the table `runs`: updates to the target, or None."""
-    return [[b.size.name, b.batch, rate(b.size, power), seed, target, reading, n]
-            for b in every for target in b.targets for reading in READINGS
-            for seed in e.tuned + e.fresh
-            for power, n in sorted(b.read(target, reading, seed).items())]
-
-
-def curves_of(every):
-    """Rows of the table `curves`: losses on the way of the fresh seeds to the lowest loss."""
-    return [[b.size.name, b.batch, rate(b.size, power), seed, x["step"], x["val_loss"]]
-            for b in every for (power, seed, to), run in sorted(b.done.items())
-            if seed in b.e.fresh and to == b.lowest for x in run.evals if lab.number(x["val_loss"])]
+    return [[b.size.name, b.batch, rate(b.size, power), seed, target, n]
+            for b in every for target in b.targets for seed in e.tuned + e.fresh
+            for power, n in sorted(b.read(target, seed).items())]
 
 
 # ---------------------------------------------------------------- numbers
@@ -225,20 +213,16 @@ def point(rows):
 
 
 def measure_knees(rows):
-    """[Growth] of each size, reading and target, the smallest size first."""
+    """[Growth] of each size and target, the smallest size first."""
     found = []
-    for (size, reading, target), own in sorted(
-            kept.grouped(rows, "size", "reading", "target_nats").items(), key=lambda at: (
-                list(lab.MODELS).index(at[0][0]), at[0][1] != "weights", -at[0][2])):
+    for (size, target), own in sorted(
+            kept.grouped(rows, "size", "target_nats").items(), key=lambda at: (
+                list(lab.MODELS).index(at[0][0]), -at[0][1])):
         points = [point(runs) for _, runs in sorted(kept.grouped(own, "batch_tokens").items())
                   if any(row["seed"] in kept.TUNED for row in runs)]
         there = [p for p in points if p]
-        found.append(Growth(size, reading, target, there, fit.knee(there)))
+        found.append(Growth(size, target, there, fit.knee(there)))
     return found
-
-
-def fitted(found, reading="weights"):
-    return [g for g in found if g.reading == reading and not g.knee.reason]
 
 
 def exponent(found):
@@ -288,23 +272,23 @@ def spread(p):
 
 
 def write(e, found):
-    e.table("points", ["size", "reading", "target_nats", "batch_tokens", "best_lr", "edge", "seeds",
+    e.table("points", ["size", "target_nats", "batch_tokens", "best_lr", "edge", "seeds",
                        "updates_median", "updates_low", "updates_high", "tokens_median",
                        "updates_fit"],
-            [[g.size, g.reading, g.target, p.batch, p.lr, int(p.edge), len(p.updates), p.median,
+            [[g.size, g.target, p.batch, p.lr, int(p.edge), len(p.updates), p.median,
               *spread(p), p.median * p.batch, None if g.knee.reason else
               fit.predicted_updates(p.batch, g.knee.s_min, g.knee.b_crit)]
              for g in found for p in g.points])
-    e.table("fit", ["size", "reading", "target_nats", "s_min", "b_crit", "b_crit_low",
+    e.table("fit", ["size", "target_nats", "s_min", "b_crit", "b_crit_low",
                     "b_crit_high", "e_min", "rms", "refused"],
-            [[g.size, g.reading, g.target, k.s_min, k.b_crit, k.low, k.high, k.s_min * k.b_crit,
+            [[g.size, g.target, k.s_min, k.b_crit, k.low, k.high, k.s_min * k.b_crit,
               k.rms, k.reason] for g in found for k in [g.knee]])
 
 
 def tell(e, found):
-    fits = fitted(found)
+    fits = [g for g in found if not g.knee.reason]
     for g in found:
-        of = f"{g.size}, {g.reading}, to {g.target:g} nats"
+        of = f"{g.size} to {g.target:g} nats"
         if g.knee.reason:
             print(f"{of}: no fit, because {g.knee.reason}")
         else:
@@ -313,25 +297,16 @@ def tell(e, found):
         tell_fits(e, fits)
     for small, large, ratio, low, high in between_sizes(fits):
         e.found(f"B_crit of {large} over that of {small}, at equal loss", ratio, low, high)
-    exponents = [("constant rates", fits), ("averaged weights", fitted(found, "averaged"))]
-    exponents += [(f"{size} alone", [g for g in fits if g.size == size])
-                  for size in dict.fromkeys(g.size for g in fits)]
-    for words, of in exponents:
+    exponents = {"all sizes": fits, **{f"{size} alone": [g for g in fits if g.size == size]
+                                       for size in dict.fromkeys(g.size for g in fits)}}
+    for words, of in exponents.items():
         slope = exponent(of)
         if slope:
             e.found(f"exponent of B_crit in the fewest tokens measured, {words}", *slope)
 
 
 def tell_fits(e, fits):
-    """Twice the batch at the far end, seed by seed; and where the formula misses."""
-    small, large = fits[-1].points[-2:]
-    of = [{row["seed"]: row["updates"] for row in e.rows(
-        "runs", size=fits[-1].size, reading="weights", target_nats=fits[-1].target,
-        batch_tokens=p.batch, lr=p.lr)} for p in (small, large)]
-    ratios = [of[1][seed] / n for seed, n in of[0].items() if n and of[1].get(seed)]
-    if ratios:
-        e.found(f"updates of {large.batch} tokens over {small.batch}, {fits[-1].size} to "
-                f"{fits[-1].target:g} nats, all {len(ratios)} seeds", *fit.ratio_interval(ratios))
+    """Where the formula misses."""
     for words, low, high in [("below B_crit/8", 0.0, 0.125), ("above 3 B_crit", 3.0, math.inf)]:
         above = [p.median > fit.predicted_updates(p.batch, g.knee.s_min, g.knee.b_crit)
                  for g in fits for p in g.points if low <= p.batch / g.knee.b_crit < high]
@@ -366,10 +341,10 @@ def conclude(e):
     found = measure_knees(e.rows("runs"))
     write(e, found)
     tell(e, found)
-    weights = [g for g in found if g.reading == "weights" and len(g.points) > 2]
-    shown = max((g.size for g in weights), key=lambda size: sum(
-        len(g.points) for g in weights if g.size == size))
-    e.figure("knee", draw([g for g in weights if g.size == shown]), alt=(
+    curves = [g for g in found if len(g.points) > 2]
+    shown = max((g.size for g in curves), key=lambda size: sum(
+        len(g.points) for g in curves if g.size == size))
+    e.figure("knee", draw([g for g in curves if g.size == shown]), alt=(
         f"{shown} parameters to three losses. Left: updates against the batch fall steeply, then "
         "hardly. Right: tokens against the batch stay nearly the same, then rise in proportion."),
         caption="Points: the best rate of each batch, the median of fresh seeds. Bars: their "
@@ -380,9 +355,7 @@ def measure(e):
     e.sizes = SIZES[e.size]
     e.tuned, e.fresh = e.pick(tiny=([1], [3]), quick=([1], [3]), full=([1, 2], [3, 4, 5, 6]))
     e.targets = e.pick([3.0, 2.9], TARGETS, TARGETS)
-    every = sweep(e)
-    e.table("runs", RUNS, rows_of(e, every))
-    e.table("curves", ["size", "batch_tokens", "lr", "seed", "step", "val_loss"], curves_of(every))
+    e.table("runs", RUNS, rows_of(e, sweep(e)))
 
 
 if __name__ == "__main__":

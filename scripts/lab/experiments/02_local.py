@@ -111,15 +111,6 @@ def ratios(e, moment):
     return moment.fewer.get(min(moment.fewer) * FAR[e.size], [])
 
 
-def constant_rate(e, size):
-    """[(fewest tokens measured, B_crit, low, high)] of 02_knee.py for that size."""
-    of = {"out": e.args.out, "size": size, "reading": "weights"}
-    return [(min(p["tokens_median"] for p in kept.table("02_knee", "points", **of,
-                                                        target_nats=f["target_nats"])),
-             f["b_crit"], f["b_crit_low"], f["b_crit_high"])
-            for f in kept.table("02_knee", "fit", **of) if not f["refused"]]
-
-
 def conclude(e):
     found = read_moments(e)
     e.table("local", [*OF, "target_nats", "b_crit", "b_crit_low", "b_crit_high", "rms",
@@ -137,31 +128,19 @@ def conclude(e):
     if len(knees) > 2:
         e.found(f"exponent of B_crit in trained tokens, {first[0].size}",
                 *fit.power_law([m.tokens for m in knees], [m.knee.b_crit for m in knees]))
-    figures(e, found, first, knees)
+    figures(e, found, first)
     last = ratios(e, first[-1])
     return [("", *fit.ratio_interval(last))] if len(last) > 1 else []
 
 
 # ---------------------------------------------------------------- figures
 
-def figures(e, found, first, knees):
+def figures(e, found, first):
     name = f"{first[0].size} parameters"
     e.figure("local", draw_local(first, name), alt=(
         "How many times fewer updates a larger batch takes, against how many times larger it is: "
         "near proportion at first, then flatter; the later in training, the later."),
         caption="From one checkpoint to the same loss, 0.1 nats lower. Bars: the range of seeds.")
-    if knees:
-        local = [(m.tokens, m.knee.b_crit, m.knee.low, m.knee.high) for m in knees]
-        e.figure("growth", lab.panels([{
-            "curves": [lab.Curve(words, *zip(*rows)) for words, rows in [
-                ("from the start, at a constant rate", constant_rate(e, first[0].size)),
-                ("from a checkpoint, to the next 0.1 nats", local)] if rows],
-            "x": "tokens trained", "y": "critical batch size B_crit (tokens)", "log": (10, 10)}],
-            f"{name}: the critical batch size grows with training"),
-            alt=("The critical batch size against the tokens trained, both logarithmic: it rises, "
-                 "for runs at a constant rate and for branches of one run whose rate decays to "
-                 "zero."),
-            caption="Bars: 90%. Constant rate: at the fewest tokens that reached each loss.")
     pair = [m for m in found if (m.size, m.tokens) == (found[0].size, found[0].tokens)]
     if len(pair) > 1 and not any(m.knee.reason for m in pair):
         e.figure("sequences", draw_sequences(pair, name), alt=(

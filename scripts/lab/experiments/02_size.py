@@ -68,7 +68,7 @@ def measure(e):
     """A cell that is committed is not measured again: add a row to CELLS, run this, and keep it."""
     before = kept.read("02_size")["tables"] if e.size == "full" else {}
     rows = {name: list(before[name]["rows"]) if before else [] for name in TABLES}
-    commit = lab.output_of("git", "log", "-1", "--format=%h", "--", "scripts/lab/plans/02_size.md")
+    commit = lab.plan(e)
     for size, tokens in CELLS[e.size]:
         if [size, tokens] in [row[:2] for row in rows["cells"]]:
             continue
@@ -76,7 +76,7 @@ def measure(e):
         found = local_knee.measure(e, plan_of(e, size, tokens, rate), CHOOSES,
                                    e.pick((21, 22), (21, 22), (21, 22, 23, 24)))
         found["cells"] = [[12 * SIZES[size].layers * SIZES[size].channels ** 2, rate, e.machine,
-                           commit.strip()]]
+                           commit]]
         for name, own in found.items():
             rows[name] += [[size, tokens, *row] for row in own]
     for name, columns in TABLES.items():

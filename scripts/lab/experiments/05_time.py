@@ -149,7 +149,7 @@ def measure(e):
             [[model.name, blocks[0]["parameters"], model.target, lab.MODELS[model.name][0] + 3]])
 
 
-# ---------------------------------------------------------------- numbers and figure
+# ---------------------------------------------------------------- numbers
 
 def speedups(blocks, arm, base="small"):
     """How many times faster than another arm one was, in each kept block."""
@@ -157,7 +157,7 @@ def speedups(blocks, arm, base="small"):
 
 
 def conclude(e):
-    blocks, target, large = e.rows("blocks"), MODELS[e.size].target, RANKS * MODELS[e.size].small
+    blocks, target = e.rows("blocks"), MODELS[e.size].target
     of = [b for b in blocks if b["kept"]]
     for arm in ARMS if of else []:
         e.found(f"seconds to {target:g} nats, {arm}", median(b["seconds_" + arm] for b in of))
@@ -166,19 +166,7 @@ def conclude(e):
     e.found("blocks in which both large arms end with the same bits", sum(
         b["same_bits"] for b in of))
     e.found(f"blocks discarded of {len(blocks)}", len(blocks) - len(of))
-    shown = [fit.median_interval(speedups(blocks, arm)) for arm in ("accumulated", "shared")]
-    e.figure("seconds", lab.panels([{
-        "curves": [lab.Curve(None, [0, 1], *zip(*shown), {"linestyle": "", "markersize": 8})],
-        "x": "", "y": "times as fast as one core\nwith half of the batch",
-        "names": [f"{large:,} tokens, one core\n(accumulated)",
-                  f"{large:,} tokens, two cores\n(shared, the same bits)"]}],
-        f"To a loss of {target:g}: accumulated {shown[0][0]:.2f}, shared {shown[1][0]:.2f}",
-        (6.5, 4)),
-             alt=f"Speed to a loss of {target:g} against one core with {large // 2} tokens an "
-                 "update: twice the batch accumulated on one core, and shared by two cores.",
-             caption="Measured; bars are 90% intervals of the median. Accumulation and two cores "
-                     "train the same weights, bit for bit.")
-    return [("", *shown[1])]
+    return [("", *fit.median_interval(speedups(blocks, "shared")))]
 
 
 if __name__ == "__main__":

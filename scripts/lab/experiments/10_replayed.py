@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Experiment 10, sixty-four workers, replayed: real learning under a virtual clock.
 
-    scripts/lab/experiments/10_replayed.py --quick       after experiments 2 and 5
+    scripts/lab/experiments/10_replayed.py --quick       after 02_front.py and experiment 5
 
-What a run learns does not depend on how its batch is split, so experiment 2's runs stand for any
-number of workers. The clock adds, for each update, the slowest of n shares (of seconds measured
+What a run learns does not depend on how its batch is split, so the runs of 02_front.py stand for
+any number of workers. The clock adds, for each update, the slowest of n shares (of seconds measured
 here on one core) and the exchange of gradients over a link. Experiment 5's two real ranks test it.
 Shares are timed: run it on a machine that does nothing else.
 """
@@ -25,9 +25,12 @@ Link = namedtuple("Link", "name bandwidth latency")
 LINKS = [Link("a link that costs nothing", math.inf, 0.0), Link("10 Gbit/s", 1.25e9, 20e-6),
          Link("1 Gbit/s", 1.25e8, 50e-6), Link("25 Mbit/s", 25e6 / 8, 1e-3)]
 
-# The model of experiment 2 whose runs are replayed, to a loss.
+# Arms of experiment 5, in full: workers and batch.
+TIMED = [("small", 1, 512), ("accumulated", 1, 1024), ("shared", 2, 1024)]
+
+# The model of 02_front.py, and its loss.
 Model = namedtuple("Model", "name target")
-MODELS = {"full": Model("0.8M", 1.4), "quick": Model("119k", 2.0), "tiny": Model("35k", 2.9)}
+MODELS = {"full": Model("0.8M", 1.4), "quick": Model("119k", 2.0), "tiny": Model("35k", 3.3)}
 
 
 # ---------------------------------------------------------------- seconds of a share
@@ -62,8 +65,8 @@ def exchange(model, parameters, link, n):
 
 # ---------------------------------------------------------------- learning, and the clock
 
-# A batch of experiment 2 at its best rate; updates to the target: the mean over all seeds.
-Learned = namedtuple("Learned", "batch rate updates")
+# A batch of 02_front.py; updates to the target: the mean over its seeds.
+Learned = namedtuple("Learned", "batch updates")
 
 
 def source(e):
@@ -74,15 +77,8 @@ def source(e):
 def read_learning(e):
     """[Learned], the smallest batch first."""
     model = MODELS[e.size]
-    return [Learned(batch, lr, mean(of.values())) for batch, (lr, of) in
-            kept.pooled(model.name, model.target, source(e)).items()]
-
-
-def averaged(e, model):
-    """The same for the average of the weights, which a constant rate handicaps less."""
-    rows = kept.table("02_knee", "points", source(e), size=model.name, reading="averaged",
-                      target_nats=model.target)
-    return [Learned(row["batch_tokens"], row["best_lr"], row["updates_median"]) for row in rows]
+    return [Learned(row["batch_tokens"], row["updates_mean"]) for row in kept.table(
+        "02_front", "points", source(e), size=model.name, target_nats=model.target)]
 
 
 # update: seconds, of which `share` are the slowest of n shares. seconds: to the target.
@@ -116,45 +112,56 @@ def slowest_link(model, learned, shares, parameters, alone):
 
 def check(e):
     """[(seconds by the clock, seconds measured)] of experiment 5's kept blocks, on two real
-    ranks; and the row of its model, None without."""
+    ranks."""
     of = next(iter(kept.table("05_time", "model", source(e))), None)
     rows = kept.table("05_time", "blocks", source(e), kept=1) if of else []
     return [(row["updates_shared"] * (row["share"] + of["messages"] * row["alpha"]
                                       + 4.0 * of["parameters"] * row["beta"]),
-             row["seconds_shared"]) for row in rows], of
+             row["seconds_shared"]) for row in rows]
+
+
+def timed(e, model, learned):
+    """[(workers, tokens to the target, seconds)] where experiment 5 has timed real updates."""
+    if [row["model"] for row in kept.table("05_time", "model", source(e))] != [model.name]:
+        return []
+    blocks = kept.table("05_time", "blocks", source(e), kept=1)
+    return [(n, of.updates * of.batch,
+             of.updates * median(row["seconds_" + arm] / row["updates_" + arm] for row in blocks))
+            for arm, n, batch in TIMED for of in learned if of.batch == batch]
 
 
 # ---------------------------------------------------------------- pictures
 
-def draw_race(model, lanes, curves):
-    shown = []
-    for n in LANES:
-        lane = lanes.get((LINKS[0], n))
-        own = lane and kept.only(curves, batch_tokens=lane.learned.batch, lr=lane.learned.rate)
-        if own:
-            curve = [x for x in kept.only(own, seed=own[0]["seed"])
-                     if x["val_loss"] < model.target + 1.2]
-            shown.append(lab.Curve(
-                f"{n} worker{'s' * (n > 1)}, {lane.learned.batch:,} tokens an update: "
-                f"{lane.seconds:.3g} s", [x["step"] * lane.update for x in curve],
-                [x["val_loss"] for x in curve], look={"linestyle": "--", "marker": ""}))
-    return lab.panels([{
-        "curves": shown, "y": "validation loss", "log": (10, 0),
-        "x": "seconds by the virtual clock (modelled from measured shares)"}],
-        f"{model.name} parameters, each number of workers at its best batch size")
+HOLLOW = {"linestyle": "--", "markerfacecolor": "white"}
+STAR = {"color": "black", "marker": "*", "markersize": 11, "linestyle": ""}
+
+
+def draw_front(model, every, measured):
+    """Seconds against tokens, a line for each number of workers, a point for each batch."""
+    curves = [lab.Curve(f"{n}", [1e-6 * lane.learned.batch * lane.learned.updates for lane in lanes],
+                        [lane.seconds for lane in lanes], look=HOLLOW)
+              for n in WORKERS for lanes in [[lane for lane in every if lane.workers == n]]]
+    if measured:
+        curves.append(lab.Curve("1 and 2, timed", [1e-6 * tokens for _, tokens, _ in measured],
+                                [seconds for *_, seconds in measured], look=STAR))
+    figure = lab.panels([{"curves": curves, "log": (10, 10), "x": "million tokens (the work)",
+                          "y": "seconds (the wait)", "legend": "workers"}],
+                        f"{model.name} parameters to a loss of {model.target:g} over "
+                        f"{LINKS[1].name}: each point is a batch size")
+    ax, = figure.axes
+    ax.set_ylim(None, 4.0 * ax.get_ylim()[1])                # room for the legend
+    return figure
 
 
 def draw_links(model, lanes, measured):
-    """measured: seconds on two cores, or None."""
     curves = []
     for link in LINKS:
         found = [lanes[link, n] for n in WORKERS if (link, n) in lanes]
         curves.append(lab.Curve(link.name, [lane.workers for lane in found],
-                                [lane.seconds for lane in found],
-                                look={"linestyle": "--", "markerfacecolor": "white"}))
-    if measured:
-        curves.append(lab.Curve("two cores, measured", [2], [measured], look={
-            "color": "black", "marker": "*", "markersize": 12, "linestyle": ""}))
+                                [lane.seconds for lane in found], look=HOLLOW))
+    best = {n: min(seconds for m, _, seconds in measured if m == n) for n, *_ in measured}
+    if best:
+        curves.append(lab.Curve("updates timed", list(best), list(best.values()), look=STAR))
     return lab.panels([{"curves": curves, "x": "workers (CPU cores)", "log": (2, 10),
                         "y": f"seconds to a loss of {model.target:g}, {model.name} parameters",
                         "legend": "link (hollow: modelled)"}],
@@ -167,47 +174,48 @@ def conclude(e):
               for n in WORKERS}
     parameters = e.rows("model")[0]["parameters"]
     e.found("parameters", parameters)
-    lanes, (checked, known) = all_lanes(model, learned, shares, parameters), check(e)
+    lanes = all_lanes(model, learned, shares, parameters)
     e.table("lanes", ["link", "bandwidth", "latency", "workers", "batch_tokens", "updates",
                       "share_seconds", "update_seconds", "seconds_to_target", "target_nats"],
             [[at.name, at.bandwidth, at.latency, n, lane.learned.batch, lane.learned.updates,
               lane.share, lane.update, lane.seconds, model.target]
              for (at, n), lane in lanes.items()])
+    every = {(of.batch, n): best_lane([of], shares, LINKS[1], n, exchange(
+        model, parameters, LINKS[1], n)) for of in learned for n in WORKERS}
     e.table("batches", ["batch_tokens", "updates", "tokens", *(f"seconds_{n}" for n in (1, 8, 16))],
-            [[of.batch, of.updates, of.updates * of.batch,
-              *(lane and lane.seconds for lane in [
-                  best_lane([of], shares, LINKS[1], n, exchange(model, parameters, LINKS[1], n))
-                  for n in (1, 8, 16)])] for of in learned])
+            [[of.batch, of.updates, of.updates * of.batch, *(
+                lane and lane.seconds for lane in [every[of.batch, n] for n in (1, 8, 16)])]
+             for of in learned])
     for (link, n), lane in lanes.items():
         if n in LANES:
             e.found(f"seconds to {model.target:g} nats over {link.name}, workers: {n}",
                     lane.seconds)
-    fair = all_lanes(model, averaged(e, model), shares, parameters)
-    for words, of in [("a constant rate", lanes), ("averaged weights", fair)]:
-        for n in LANES[1:]:
-            if (LINKS[0], n) in of:
-                e.found(f"speed of {n} workers over one, a link that costs nothing, {words}",
-                        of[LINKS[0], 1].seconds / of[LINKS[0], n].seconds)
+    for n in LANES[1:]:
+        if (LINKS[0], n) in lanes:
+            e.found(f"speed of {n} workers over one, a link that costs nothing",
+                    lanes[LINKS[0], 1].seconds / lanes[LINKS[0], n].seconds)
     if (LINKS[0], LANES[-1]) in lanes:
         e.found("Mbit/s below which 64 workers lose to one", 8e-6 * slowest_link(
             model, learned, shares, parameters, lanes[LINKS[0], 1].seconds))
-    curves = kept.table("02_knee", "curves", source(e), size=model.name)
-    e.figure("race", draw_race(model, lanes, curves),
-             alt="Validation loss against seconds of a virtual clock for 1, 8 and 64 workers.",
-             caption="Dashed: modelled. Losses are of real runs; seconds are the slowest of n "
-                     "shares measured on one core, over a link that costs nothing.")
-    same = checked and known["target_nats"] == model.target
-    e.figure("links", draw_links(model, lanes, same and median(b for _, b in checked)),
+    measured = timed(e, model, learned)
+    for n, tokens, seconds in measured:
+        e.found(f"seconds with {tokens:,.0f} tokens, updates timed, workers: {n}", seconds)
+    e.figure("front", draw_front(model, list(filter(None, every.values())), measured),
+             alt="Seconds to a loss against tokens, for 1 to 64 workers: more workers are faster, "
+                 "at larger batches, which take more tokens.",
+             caption="Hollow: modelled. Stars: with the seconds of real updates.")
+    e.figure("links", draw_links(model, lanes, measured),
              alt="Seconds to a loss against the number of workers, for links from free to slow.",
-             caption="Hollow: modelled. The star was measured on two cores.")
+             caption="Hollow: modelled. Stars: with the seconds of real updates.")
+    checked = check(e)
     return [("", *fit.median_interval([a / b for a, b in checked]))] if checked else []
 
 
 if __name__ == "__main__":
     lab.experiment(
         10, "replayed", time_shares, conclude,
-        lambda e: "" if read_learning(e) else "needs experiment 2's runs of this model: run "
-        "scripts/lab/experiments/02_knee.py with the same --out", endpoint=(0.9, 1.1),
+        lambda e: "" if read_learning(e) else "needs runs of this model: run "
+        "scripts/lab/experiments/02_front.py with the same --out", endpoint=(0.9, 1.1),
         title="Sixty-four workers, replayed",
         question="How much faster would 64 workers be, and over which link would they lose to one?",
         prediction="A clock that adds the slowest share and the exchange of each update predicts "

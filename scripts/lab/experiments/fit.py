@@ -74,6 +74,14 @@ def least_squares(batches, updates, weights=None):
     return math.exp(offset[0]), math.exp(at), math.sqrt(np.mean(rest ** 2))
 
 
+def smallest_batch(batches, updates):
+    """B_min of (S - S_min) (B - B_min) = A, by least squares of log S: no number of updates of
+    fewer tokens reaches the loss. 0: the form of McCandlish et al."""
+    def rms(tried):
+        return np.array([least_squares(np.subtract(batches, b), updates)[2] for b in tried])
+    return minimum(rms, -2.0 * min(batches), 0.99 * min(batches))
+
+
 def knee(points, draws=200):
     """Fits S_min and B_crit to the points of a sweep, or gives the reason not to."""
     reason = objection(points)
@@ -188,7 +196,7 @@ def crossing(updates, losses, target):
     length: linear in log updates. None if no two neighbours lie on either side."""
     pairs = sorted(zip(updates, losses))
     for (n, above), (m, below) in zip(pairs, pairs[1:]):
-        if above > target >= below:
+        if math.inf > above > target >= below:
             return n * (m / n) ** ((above - target) / (above - below))
     return None
 

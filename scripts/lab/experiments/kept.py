@@ -65,7 +65,7 @@ def best_rate(size, target, batch):
     """The best learning rate that experiment 2's sweep found for a batch and a loss; None if it did
     not go there."""
     return next((row["best_lr"] for row in table("02_knee", "points", size=size,
-                 reading="weights", target_nats=target, batch_tokens=batch)), None)
+                 target_nats=target, batch_tokens=batch)), None)
 
 
 TUNED = (1, 2)                       # seeds of experiment 2 that choose rates, and report nothing
@@ -74,7 +74,7 @@ TUNED = (1, 2)                       # seeds of experiment 2 that choose rates, 
 def pooled(size, target, out=None):
     """{batch: (rate, {seed: updates})}: all seeds of a size that experiment 2 trained to a loss at
     the rate chosen for it; those that chose it are not among them."""
-    of = {"out": out, "size": size, "reading": "weights", "target_nats": target}
+    of = {"out": out, "size": size, "target_nats": target}
     runs = [row for row in table("02_knee", "runs", **of) if row["seed"] not in TUNED]
     chosen = {row["batch_tokens"]: row["best_lr"] for row in table("02_knee", "points", **of)}
     found = {}

@@ -166,6 +166,15 @@ def output_of(*command):
     return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""
 
 
+def plan(e):
+    """The commit of plans/NN_name.md. In full nothing is measured before its plan is committed."""
+    path = os.path.join("scripts", "lab", "plans", e.label + ".md")
+    commit = output_of("git", "log", "-1", "--format=%h", "--", path).strip()
+    if e.size == "full" and (not commit or output_of("git", "status", "--porcelain", path)):
+        fail(f"{path} is not committed")
+    return commit
+
+
 def machine(trainer="train_gpt2"):
     """One line that names the hardware."""
     if is_cuda(trainer):
@@ -235,11 +244,11 @@ class Run:
     def val(self):
         return self.evals[-1]["val_loss"] if self.evals and not self.diverged else math.inf
 
-    def updates_at(self, loss, field="val_loss"):
+    def updates_at(self, loss):
         """Updates until the validation loss first reaches `loss`; None if never. Between two
         evaluations the loss is interpolated linearly in the logarithm of updates."""
-        at = first_at([(math.log(x["step"]), x[field]) for x in self.evals
-                       if x["step"] > 0 and number(x.get(field))], loss)
+        at = first_at([(math.log(x["step"]), x["val_loss"]) for x in self.evals
+                       if x["step"] > 0 and number(x.get("val_loss"))], loss)
         return None if at is None else math.exp(at)
 
 

@@ -74,6 +74,7 @@ class Branches:
     def __init__(self, plan, seed, i, k, target, known):
         self.plan, self.seed, self.i, self.k = plan, seed, i, k
         self.target, self.known, self.loss = target, known, {}
+        self.most_lengths = MOST_LENGTHS
         power = round(math.log2(known[0])) if known else 0
         self.want = {(power, length) for length in ((-0.5, 0.5) if known else (0, 1, 2))}
 
@@ -88,8 +89,10 @@ class Branches:
     def jobs(self):
         """{(power, updates): Job}"""
         every = [(power, self.updates(length)) for power, length in sorted(self.want)]
-        return {(power, n): branch_job(self.plan, self.seed, self.i, self.k, power, n)
-                for power, n in every}
+        return {(power, n): self.job(power, n) for power, n in every}
+
+    def job(self, power, updates):
+        return branch_job(self.plan, self.seed, self.i, self.k, power, updates)
 
     def read(self, runs):
         for (power, updates), job in self.jobs().items():
@@ -113,7 +116,7 @@ class Branches:
         for power, n in at.items():
             lengths = [length for p, length in self.want if p == power]
             shortest, longest = min(self.loss[power]), max(self.loss[power])
-            if n or len(lengths) >= MOST_LENGTHS:
+            if n or len(lengths) >= self.most_lengths:
                 continue
             if self.loss[power][shortest] <= self.target:
                 self.want.add((power, min(lengths) - 1))
@@ -137,16 +140,22 @@ def sweep(e, plan, seeds, known=None):
     every = [Branches(plan, seed, i, k, ends[job.name].val - FALL,
                       (known or {}).get((plan.moments[i], k * plan.batch)))
              for (i, seed), job in anneal.items() for k in plan.ks]
+    search(e, every)
+    return [Local(plan.moments[i], seed, ends[job.name].val - FALL,
+                  mean_noise(trunk[trunk_name(plan, seed, i)]),
+                  {b.k * plan.batch: b.point() for b in every if (b.i, b.seed) == (i, seed)})
+            for (i, seed), job in anneal.items()]
+
+
+def search(e, every):
+    """Makes runs of all Branches until each has its crossing. {name: lab.Run}"""
     runs = {}
     while jobs := [job for b in every for job in b.jobs().values() if job.name not in runs]:
         runs.update(e.run(jobs))
         for b in every:
             b.read(runs)
             b.extend()
-    return [Local(plan.moments[i], seed, ends[job.name].val - FALL,
-                  mean_noise(trunk[trunk_name(plan, seed, i)]),
-                  {b.k * plan.batch: b.point() for b in every if (b.i, b.seed) == (i, seed)})
-            for (i, seed), job in anneal.items()]
+    return runs
 
 
 def mean_noise(run):
