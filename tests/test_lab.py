@@ -220,7 +220,7 @@ def test_lab_report():
     sweep.run([("a", 1)])
     text = report.page({"42_fake": sweep.result("result.json")})
     assert "src='42_fake/picture.png'" in text and "Refuted</strong>: so: 2 (1.9" in text, text
-    os.rename(os.path.join(sweep.out, "42_fake"), os.path.join(sweep.out, "02_knee"))
+    os.rename(os.path.join(sweep.out, "42_fake"), os.path.join(sweep.out, "02_front"))
     done = subprocess.run([sys.executable, testing.lab_path("report.py"), "--quick", "--out",
                            sweep.out, "--trainer", "absent"], capture_output=True, text=True,
                           check=False)
@@ -228,7 +228,7 @@ def test_lab_report():
         f"{len(labels)} did not finish: {', '.join(labels)}" in done.stderr), done.stderr
     assert done.stderr.count("there is no such program") == len(labels), done.stderr
     assert os.path.exists(os.path.join(sweep.out, "report.html"))
-    assert not os.path.exists(os.path.join(sweep.out, "02_knee", "result.json"))
+    assert not os.path.exists(os.path.join(sweep.out, "02_front", "result.json"))
 
 
 if __name__ == "__main__":

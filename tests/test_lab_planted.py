@@ -68,6 +68,14 @@ def test_intervals_hold_the_truth():
         assert least <= held <= most, (draw.__name__, args, held)
 
 
+def test_smallest_batch():
+    """B_min comes back: below 0, 0 and above."""
+    batches = [128, 512, 2048, 8192]
+    for planted in (-40, 0, 90):
+        found = fit.smallest_batch(batches, [50 * (1 + 3e3 / (b - planted)) for b in batches])
+        assert abs(found - planted) < 0.01, (found, planted)
+
+
 def test_fit_refuses():
     """A best rate on an edge, few batches, a knee outside of them."""
     points = planted_points(random.Random(4))
@@ -198,12 +206,11 @@ class PlantedRun:
         self.most, self.seed = int(flags["--tokens"]), int(flags["--seed"])
         self.evals = [{"tokens": self.most}]
 
-    def updates_at(self, target, field="val_loss"):
+    def updates_at(self, target):
         e, key = self.e, f"{self.batch} {self.seed} {target}"
         off = abs(math.log2(self.rate / e.bottom.get(self.batch, 2e-3)))
         updates = 100.0 / (target - 1.0) * (1.0 + B_CRIT[target] / self.batch)
         updates *= (1.0 + 0.2 * off) * math.exp(random.Random(key).gauss(0.0, e.noise))
-        updates *= 0.8 if field == "val_loss_average" else 1.0
         updates *= e.luck.get((self.batch, self.seed), {}).get(self.rate, 1.0)
         return updates if updates * self.batch <= self.most else None
 
@@ -219,21 +226,18 @@ def planted_sweep(**how):
 
 
 def point_of(found, batch, target=2.0):
-    """The point of the weights at one batch."""
-    return next(p for g in found if (g.target, g.reading) == (target, "weights")
-                for p in g.points if p.batch == batch)
+    return next(p for g in found if g.target == target for p in g.points if p.batch == batch)
 
 
 def test_planted_sweep():
-    """B_crit comes back from the sweep at both targets, and from averaged weights."""
+    """B_crit comes back from the sweep at both targets."""
     _, _, found = planted_sweep()
-    assert len(found) == 4 and not any(g.knee.reason for g in found), found
+    assert len(found) == 2 and not any(g.knee.reason for g in found), found
     for g in found:
         near(g.knee.b_crit, B_CRIT[g.target], 1e-3)
-        near(g.knee.s_min, 100 / (g.target - 1) * (0.8 if g.reading == "averaged" else 1), 1e-3)
+        near(g.knee.s_min, 100 / (g.target - 1), 1e-3)
     for g in planted_sweep(noise=0.05)[2]:
-        if g.reading == "weights":
-            near(g.knee.b_crit, B_CRIT[g.target], 0.35)
+        near(g.knee.b_crit, B_CRIT[g.target], 0.35)
 
 
 def test_sweep_finds_rates():
@@ -248,10 +252,10 @@ def test_sweep_finds_rates():
         assert seeds.count("s2") == 1 and seeds.count("s1") <= knee.MOST_RATES, e.jobs
         assert seeds.count("s3") == 1, seeds
     far = next(b for b in every if b.batch == 8192)
-    best = far.best(2.0, "weights").median * 8192
+    best = far.best(2.0).median * 8192
     most = {run.most for (_, seed, _), run in far.done.items() if seed == 1}
     assert min(most) <= 1.1 * best + 8192 < 2.0 * best, (most, best)
-    assert point_of(planted_sweep(bottom={512: 2e3})[2], 512).edge
+    assert point_of(planted_sweep(bottom={512: 20.0})[2], 512).edge
 
 
 def test_sweep_and_luck():

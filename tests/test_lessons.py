@@ -107,7 +107,7 @@ def test_checks_hold_and_print_what_the_pages_show():
 def test_lesson_15_quotes_what_was_measured():
     """Its table has every batch of the curve, its text the fits, and its check the same numbers."""
     text = dict(pages())["15_batch.md"]
-    points, fits = (kept.table("02_knee", name, size="119k", reading="weights")
+    points, fits = (kept.table("02_knee", name, size="119k")
                     for name in ("points", "fit"))
     points = kept.only(points, target_nats=2)
     batches, updates, tokens = (
@@ -121,7 +121,7 @@ def test_lesson_15_quotes_what_was_measured():
     for fit in fits:
         words = f"{fit['b_crit']:,.0f}"
         assert fit["target_nats"] not in (2.5, 2, 1.4) or words in text, words
-    for label in "02_local", "02_text":
+    for label in "02_local", "02_text", "02_front":
         assert f"{kept.read(label)['endpoint'][0][1]:.1f}" in text, label
     fit, = kept.only(fits, target_nats=2)
     line = re.search(r"S\(B\) = (\d+) \(1 \+ (\d+)/B\)", output_of("15_batch.md"))

@@ -104,7 +104,7 @@ def test_web_race():
     said; the hash is that of the flags in the command beside it, which
     web_bits_are_those_of_gcc_and_clang runs with others; nothing is wider than 360 pixels."""
     points = {p["batch_tokens"]: p for p in kept.table(
-        "02_knee", "points", size=race.SIZE, reading="weights", target_nats=race.TARGET)}
+        "02_knee", "points", size=race.SIZE, target_nats=race.TARGET)}
     with opened() as tab:
         tab.wait("document.getElementById('race-headline').textContent.includes('loss of 2.')", 200)
         for axis, column in [("tokens", "tokens_median"), ("updates", "updates_median")]:

@@ -31,11 +31,10 @@ def clock(seconds):
 # ---------------------------------------------------------------- why: what a batch does
 
 def fewer_updates():
-    small, large = ends(rows("02_knee", "points", size="0.8M", reading="weights", target_nats=1.4),
-                        "batch_tokens")
+    small, large = ends(rows("02_front", "points"), "batch_tokens")
     return (f"It needs fewer updates: to a loss of 1.4, 0.8M parameters took "
-            f"{small['updates_median']:,.0f} updates of {small['batch_tokens']:,.0f} tokens, and "
-            f"{large['updates_median']:,.0f} of {large['batch_tokens']:,.0f}. After 1M tokens, "
+            f"{small['updates_mean']:,.0f} updates of {small['batch_tokens']:,.0f} tokens, and "
+            f"{large['updates_mean']:,.0f} of {large['batch_tokens']:,.0f}. After 1M tokens, "
             "early in training, 16 times the tokens take "
             f"{endpoint('02_local')[0][1]} times fewer, on the King James Bible "
             f"{endpoint('02_text')[0][1]}.")
@@ -99,12 +98,6 @@ def two_ranks():
             "half of the batch.")
 
 
-def at_target(batch, model="0.8M"):
-    """Updates to a loss of 1.4, the mean over all seeds; and the rate."""
-    rate, seeds = kept.pooled(model, 1.4)[batch]
-    return mean(seeds.values()), rate
-
-
 def seconds(updates, batch, workers):
     """By experiment 4's line, for a share of at least one sequence."""
     line, = rows("04_one_device", "line", model="0.8M", threads=1)
@@ -113,7 +106,8 @@ def seconds(updates, batch, workers):
 
 def no_gain():
     batches = 512, 2048
-    updates = [at_target(batch)[0] for batch in batches]
+    updates = [row["updates_mean"] for batch in batches
+               for row in rows("02_front", "points", batch_tokens=batch)]
     one, many = ([seconds(n, batch, workers) for n, batch in zip(updates, batches)]
                  for workers in (1, 64))
     return (f"It depends on the axis. To a loss of 1.4, 512 and 2,048 tokens an update take "
@@ -125,11 +119,11 @@ def no_gain():
 def same_rate():
     ratios = []
     for model in ("0.8M", "119k"):
+        best = kept.pooled(model, 1.4)                       # {batch: (rate, {seed: updates})}
         runs = [row["updates"] for row in
-                rows("02_knee", "runs", size=model, reading="weights", target_nats=1.4,
-                     batch_tokens=1024, lr=at_target(256, model)[1])
-                if row["seed"] not in kept.TUNED]
-        ratios.append(mean(runs) / at_target(1024, model)[0])
+                rows("02_knee", "runs", size=model, target_nats=1.4,
+                     batch_tokens=1024, lr=best[256][0]) if row["seed"] not in kept.TUNED]
+        ratios.append(mean(runs) / mean(best[1024][1].values()))
     return ("It depends on how it was chosen. 1,024 tokens an update, at the rate that was best "
             f"for 256: {ratios[0]:.2f} times the updates of its own best rate for 0.8M parameters, "
             f"{ratios[1]:.2f} times for 119k.")
@@ -189,19 +183,19 @@ def splits():
 
 CLAIMS = [
     Claim("A larger batch only lowers the variance of the gradient; an update stays an update.",
-          "02_knee", "knee", fewer_updates),
+          "02_front", "front", fewer_updates),
     Claim("My curves looked the same with a larger batch, so more devices gain nothing.",
-          "02_knee", "knee", no_gain),
-    Claim("Gradient accumulation does the same as more devices.", "05_time", "seconds",
+          "02_front", "front", no_gain),
+    Claim("Gradient accumulation does the same as more devices.", "05_time", "",
           accumulation),
-    Claim("Twice the devices take half the time.", "05_time", "seconds", two_ranks),
-    Claim("64 devices are 64 times as fast.", "10_replayed", "race", many_workers),
+    Claim("Twice the devices take half the time.", "05_time", "", two_ranks),
+    Claim("64 devices are 64 times as fast.", "10_replayed", "front", many_workers),
     Claim("When the batch grows, the learning rate can stay.", "02_knee", "knee", same_rate),
     Claim("32 to 64 samples are enough, by the central limit theorem.",
           "02_local", "sequences", enough_samples),
-    Claim("A model has one best batch size.", "02_local", "growth", grows_with_training),
+    Claim("A model has one best batch size.", "02_local", "local", grows_with_training),
     Claim("The noise scale that a run shows is the batch that it could use.",
-          "02_local", "growth", noise_scale),
+          "02_local", "local", noise_scale),
     Claim("Small batches train badly.", "03_small_noisy", "small_noisy", small_batches),
     Claim("A larger micro-batch makes a device faster.",
           "04_one_device", "one_device", one_device),

@@ -58,7 +58,7 @@ def embedded(name, data):
 def batches():
     """Each batch that experiment 2 tuned for this model, with its flags."""
     found = sorted(int(row["batch_tokens"]) for row in kept.table(
-        "02_knee", "points", size=SIZE, reading="weights", target_nats=TARGET))
+        "02_knee", "points", size=SIZE, target_nats=TARGET))
     return [{"batch": batch, "flags": [
         "--micro-batch", str(min(batch // T, 16)), "--batch-tokens", str(batch),
         "--lr", f"{kept.best_rate(SIZE, TARGET, batch):g}", "--warmup-tokens", str(WARMUP * batch),
@@ -136,19 +136,18 @@ def race(recorded):
 # ---------------------------------------------------------------- sixty-four workers
 
 def replay_data():
+    """A curve is one seed's run, stretched to end after the mean of updates."""
     lanes = kept.table("10_replayed", "lanes")
     target = lanes[0]["target_nats"]
-    used = {row["batch_tokens"] for row in lanes}
-    runs = kept.grouped(kept.table("02_knee", "curves"), "size", "batch_tokens", "lr")
-    best = {batch: runs["0.8M", batch, lr]
-            for batch, (lr, _) in kept.pooled("0.8M", target).items() if batch in used}
+    used = {row["batch_tokens"]: row["updates"] for row in lanes}
+    curves = kept.grouped(kept.table("02_front", "curves"), "batch_tokens")
     return {"target": target,
             "lanes": [{"link": row["link"], "workers": int(row["workers"]),
                        "batch": int(row["batch_tokens"]), "update": row["update_seconds"],
                        "seconds": row["seconds_to_target"]} for row in lanes],
-            "curves": {batch: [[row["step"], round(row["val_loss"], 4)] for row in
-                               kept.only(of, seed=min(row["seed"] for row in of))]
-                       for batch, of in best.items()},
+            "curves": {batch: [[row["step"] / of[-1]["step"] * used[batch],
+                                round(row["val_loss"], 4)] for row in of]
+                       for (batch,), of in curves.items() if batch in used},
             "samples": kept.read("10_samples")["samples"]}
 
 
