@@ -272,7 +272,7 @@ inline void show_line(const ProfileLine &line, const Tally &t) {
 
 inline void show_lines(const CountedKernel &k, const ProfileGpu *g) {
     ProfileRow r = row_of(k, g);
-    printf("\n%s: %zu launches, %zu blocks, %zu warps\n  least times:", k.name.c_str(),
+    printf("\n%s: %zu launches, %zu blocks, %zu warps\n  minimum times:", k.name.c_str(),
            (size_t)k.launches, (size_t)k.blocks, (size_t)k.warps);
     for (int i = 0; i < RESOURCES; i++)
         if (r.seconds[i] > 0.0) printf(" %s %.3f us", resource_names[i], 1e6 * r.seconds[i]);

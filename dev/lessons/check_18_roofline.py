@@ -42,7 +42,7 @@ claim(True, "the formulas match the counts, within 0.1%")
 
 flop = {"products": 6 * N * (12 * L * C * C + V * C), "adamw": 17 * PARAMS}
 moved = {"products": counted["cuBLASLt"], "adamw": counted["adamw"]}
-print(f"on one {GPU}    MFLOP       MB   FLOP a byte   least us: memory   FLOP")
+print(f"on one {GPU}    MFLOP       MB   FLOP a byte     min us: memory   FLOP")
 for name, n in flop.items():
     memory, compute = 1e3 * moved[name] / bandwidth[GPU], n / peak[GPU] / 1e6
     print(f"{name:10s} {n / 1e6:10.0f} {moved[name]:8.1f} {n / moved[name] / 1e6:13.1f}"

@@ -89,7 +89,7 @@ def accumulation():
     same = [row["same_bits"] for row in rows("05_time", "blocks", kept=1)]
     return (f"The same weights ({sum(same)} of {len(same)} pairs equal in every bit), not the "
             f"same time: twice the batch is {speedup('accumulated')} times as fast as the small "
-            f"one on one core, {speedup('shared')} times on two.")
+            f"one on one core, {speedup('shared')} times on two (at a constant rate).")
 
 
 def two_ranks():
