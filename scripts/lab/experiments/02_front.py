@@ -101,8 +101,8 @@ def fits(e):
 
 
 def conclude(e):
-    size, of = SIZES[e.size], {batch: {row["seed"]: row["updates"] for row in own} for (batch,), own
-                               in sorted(kept.grouped(e.rows("runs"), "batch_tokens").items())}
+    size, by_batch = SIZES[e.size], sorted(kept.grouped(e.rows("runs"), "batch_tokens").items())
+    of = {batch: {row["seed"]: row["updates"] for row in own} for (batch,), own in by_batch}
     if not of:
         return "no length reached the loss"
     e.table("points", ["size", "target_nats", "batch_tokens", "updates_mean", "low", "high",

@@ -13,7 +13,6 @@ import math
 from collections import namedtuple
 from statistics import fmean as mean, median
 
-import numpy as np
 import fit
 import kept
 import lab
@@ -225,44 +224,6 @@ def measure_knees(rows):
     return found
 
 
-def exponent(found):
-    """(exponent, low, high) of B_crit ~ E^exponent over all sizes and targets, or None. E: the
-    fewest tokens measured, since S_min B_crit would contain what it is to explain. The interval
-    leaves out one batch of one size at a time and fits everything again: the targets of a batch
-    come from the same logs, so they are not independent."""
-    def slope(curves):
-        fits = [(math.log(min(p.median * p.batch for p in points)), fit.log_crit(points))
-                for points in curves]
-        return np.polyfit(*zip(*fits), 1)[0] if len(fits) > 2 else None
-
-    def without(left):
-        curves = [[p for p in g.points if (g.size, p.batch) in left] for g in found]
-        return slope([points for points in curves if len(points) > 3])
-    middle = slope([g.points for g in found])
-    if middle is None:
-        return None
-    error = fit.jackknife(sorted({(g.size, p.batch) for g in found for p in g.points}), without)
-    return middle, middle - 1.645 * error, middle + 1.645 * error
-
-
-def between_sizes(found):
-    """[(size, larger size, ratio of B_crit at equal loss, low, high)] for neighbouring sizes: the
-    geometric mean over the targets that both reached. The targets share their runs, so their
-    errors do not average out."""
-    sizes = list(dict.fromkeys(g.size for g in found))
-    rows = []
-    for small, large in zip(sizes, sizes[1:]):
-        pairs = [(a.knee, b.knee) for a in found for b in found
-                 if (a.size, b.size) == (small, large) and a.target == b.target]
-        if pairs:
-            middle = mean([math.log(b.b_crit / a.b_crit) for a, b in pairs])
-            error = mean([math.hypot(math.log(a.high / a.low), math.log(b.high / b.low)) / 2.0
-                          for a, b in pairs])
-            rows.append((small, large, math.exp(middle), math.exp(middle - error),
-                         math.exp(middle + error)))
-    return rows
-
-
 # ---------------------------------------------------------------- what was found
 
 def spread(p):
@@ -293,26 +254,13 @@ def tell(e, found):
             print(f"{of}: no fit, because {g.knee.reason}")
         else:
             e.found(f"B_crit of {of}", g.knee.b_crit, g.knee.low, g.knee.high)
-    if fits:
-        tell_fits(e, fits)
-    for small, large, ratio, low, high in between_sizes(fits):
-        e.found(f"B_crit of {large} over that of {small}, at equal loss", ratio, low, high)
-    exponents = {"all sizes": fits, **{f"{size} alone": [g for g in fits if g.size == size]
-                                       for size in dict.fromkeys(g.size for g in fits)}}
-    for words, of in exponents.items():
-        slope = exponent(of)
-        if slope:
-            e.found(f"exponent of B_crit in the fewest tokens measured, {words}", *slope)
-
-
-def tell_fits(e, fits):
-    """Where the formula misses."""
     for words, low, high in [("below B_crit/8", 0.0, 0.125), ("above 3 B_crit", 3.0, math.inf)]:
         above = [p.median > fit.predicted_updates(p.batch, g.knee.s_min, g.knee.b_crit)
                  for g in fits for p in g.points if low <= p.batch / g.knee.b_crit < high]
         if above:
             e.found(f"share of points above the fit, {words}", mean(above))
-    e.found("rms error of the formula, median", median(g.knee.rms for g in fits))
+    if fits:
+        e.found("rms error of the formula, median", median(g.knee.rms for g in fits))
 
 
 # ---------------------------------------------------------------- the figure

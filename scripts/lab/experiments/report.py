@@ -61,7 +61,8 @@ def answer(records):
     of = records.get("10_replayed")
     rows = of["tables"]["batches"]["rows"] if of else []
     return [ANSWER] * bool(rows) + [
-        [f"{batch:,}", f"{updates:,.0f}", f"{tokens / 1e6:.2f}", *(f"{s:.1f}" for s in seconds)]
+        [f"{batch:,}", f"{updates:,.0f}", f"{tokens / 1e6:.2f}",
+         *(f"{s:.1f}" if s else "–" for s in seconds)]
         for batch, updates, tokens, *seconds in rows]
 
 
