@@ -11,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # What may be at most: source is everything that is counted, tests included.
-caps="source lines 64065
+caps="source lines 64075
 source bytes 2974000
 tests lines 20000
 files in_git 420"

@@ -4,7 +4,7 @@
     scripts/lab/experiments/02_front.py --quick
 
 From the start to a loss; each batch decays its own best rate to zero, and arrives there at the end.
-Experiment 10 replays these runs.
+--quick takes the rates that 02_knee.py has found. Experiment 10 replays these runs.
 """
 import math
 from collections import namedtuple
@@ -22,7 +22,7 @@ CHOOSES, MEASURE = 30, [31, 32, 33, 34, 35, 36]  # seeds
 # what it takes, and of B_crit. ks: batches in units of the smallest; ratio: of two of these.
 Size = namedtuple("Size", "name target batch rate tokens knee ks ratio")
 SIZES = {"full": Size("0.8M", 1.4, 128, 1e-3, 0.8e6, 4500.0, (1, 2, 4, 8, 16, 32, 64), (4, 32)),
-         "quick": Size("119k", 2.0, 256, 2e-3, 3.4e5, 1300.0, (1, 4, 16), (1, 16)),
+         "quick": Size("119k", 2.0, 256, 2e-3, 3.4e5, 1300.0, (1, 2, 4, 8, 16), (1, 16)),
          "tiny": Size("35k", 3.3, 64, 8e-3, 1.6e3, 300.0, (1, 2), (1, 2))}
 
 
@@ -39,7 +39,7 @@ class Annealed(local_knee.Branches):
             size.ks, e.pick(2048, 16384, 16384), MEMORY)
         super().__init__(plan, seed, 0, k, size.target, known)
         self.warmup = e.pick(4, 20, 20)                      # updates
-        if known:
+        if known and e.size == "full":
             self.most_lengths = 3                            # 1.7 times the chosen length, at most
         self.want = {(power, length) for power, length in self.want if length < 2}
         self.first = known[1] if known else (
@@ -63,11 +63,21 @@ class Annealed(local_knee.Branches):
             thin=20, cost=updates * batch)
 
 
-def measure(e):
-    plan, size = lab.plan(e), SIZES[e.size]
+def choose(e):
+    """[(Annealed, fit.Point)] of each batch; the point's rate in units of the first guess."""
+    size = SIZES[e.size]
     tuned = [Annealed(e, CHOOSES, k) for k in size.ks]
+    if e.size == "quick":
+        return [(b, fit.Point(row["batch_tokens"], row["best_lr"] / b.rate(0), [],
+                              row["updates_median"], False)) for b in tuned
+                for row in kept.table("02_knee", "points", size=size.name, target_nats=size.target,
+                                      batch_tokens=b.k * size.batch)]
     local_knee.search(e, tuned)
-    points = [(b, b.point()) for b in tuned if b.point()]
+    return [(b, b.point()) for b in tuned if b.point()]
+
+
+def measure(e):
+    plan, size, points = lab.plan(e), SIZES[e.size], choose(e)
     made = [Annealed(e, seed, b.k, (p.lr, p.median)) for b, p in points if not p.edge
             for seed in e.pick(MEASURE[:2], MEASURE[:2], MEASURE)]
     runs = local_knee.search(e, made)
@@ -89,11 +99,11 @@ def shortest(b, runs):
 # ---------------------------------------------------------------- from the tables on
 
 def fits(e):
-    """[(S_min, B_crit, rms, B_min, rms with it)] of each seed with four batches; quick: three."""
+    """[(S_min, B_crit, rms, B_min, rms with it)] of each seed with four batches; tiny: two."""
     found = []
     for _, own in sorted(kept.grouped(e.rows("runs"), "seed").items()):
         batches, updates = ([row[key] for row in own] for key in ("batch_tokens", "updates"))
-        if len(own) >= e.pick(2, 3, 4):
+        if len(own) >= e.pick(2, 4, 4):
             b_min = fit.smallest_batch(batches, updates)
             shifted = fit.least_squares([b - b_min for b in batches], updates)
             found.append((*fit.least_squares(batches, updates), b_min, shifted[2]))
@@ -103,8 +113,8 @@ def fits(e):
 def conclude(e):
     size, by_batch = SIZES[e.size], sorted(kept.grouped(e.rows("runs"), "batch_tokens").items())
     of = {batch: {row["seed"]: row["updates"] for row in own} for (batch,), own in by_batch}
-    if not of:
-        return "no length reached the loss"
+    if len(of) < 2:
+        return "fewer than two batches reached the loss"
     e.table("points", ["size", "target_nats", "batch_tokens", "updates_mean", "low", "high",
                        "tokens_mean"],
             [[size.name, size.target, batch, n, low, high, n * batch] for batch, own in of.items()
@@ -140,8 +150,9 @@ def draw(e, found):
     formula = {batch: fit.predicted_updates(batch, s_min, b_crit) for batch in batches}
     plain = {"marker": "", "color": "black"}
     return lab.panels([{"curves": [
-        lab.Curve("annealed", batches, *([row[key] * times(row["batch_tokens"]) for row in points]
-                                         for key in ("updates_mean", "low", "high"))),
+        lab.Curve("annealed", batches, *(
+            [(row[key] or row["updates_mean"]) * times(row["batch_tokens"]) for row in points]
+            for key in ("updates_mean", "low", "high"))),      # no bars around a single seed
         *(lab.Curve(name, list(of), [n * times(batch) for batch, n in of.items()], look=look)
           for name, of, look in [("McCandlish's formula, fitted", formula, plain), ("constant rate", constant, {})])],
         "x": "batch size (tokens an update)", "y": words, "log": (2, 2)} for times, words in [
