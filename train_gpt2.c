@@ -113,7 +113,7 @@ struct Model {
     float *x_in;                       // (N,C) embeddings
     BlockActs *acts;                   // (L)
     NormActs lnf;                      // (N,C)
-    float *loss;                       // (N) nats a token
+    float *loss;                       // (N) nats per token
     float *lse;                        // (N) log of the denominator of each token's softmax
     float *logits;                     // (logit_rows,Vp): the classifier works in chunks of rows
     size_t logit_rows;

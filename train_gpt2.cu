@@ -288,7 +288,7 @@ struct Model {
     real *x_in;                        // (N,C) embeddings
     BlockActs *acts;                   // (L)
     NormActs lnf;                      // (N,C)
-    float *loss, *lse;                 // (N) nats a token
+    float *loss, *lse;                 // (N) nats per token
     real *logits;                      // (logit_rows,Vp): the classifier works in chunks of rows
     size_t logit_rows;
     float *next_logits, *host_logits;  // (Vp) of the one token that generation asks for

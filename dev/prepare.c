@@ -94,7 +94,7 @@ static void grammar_run(const Options *o, const char *name, const TaleList *list
     for (int i = 0; i < 2; i++)
         printf("%-6s %12" PRIu64 " tokens, %" PRIu64 " documents, shards: %d\n", splits[i]->split,
                splits[i]->tokens, splits[i]->documents, splits[i]->shards);
-    printf("a token is a byte; entropy floor of val: %.4f nats a token, %.2f a document\n",
+    printf("a token is a byte; entropy floor of val: %.4f nats per token, %.2f a document\n",
            nats / (double)val.tokens, nats / (double)val.documents);
     tokenizer_free(&t);
     output_commit(&out);

@@ -88,7 +88,7 @@ def draw(runs, args):
                                 [float(words)] * 2, look={"color": "black", "marker": "",
                                                           "linestyle": "--"}))
     return lab.panels([{
-        "curves": curves, "x": AXES[args.x], "y": "loss (nats a token)",
+        "curves": curves, "x": AXES[args.x], "y": "loss (nats per token)",
         "log": (10 if args.log_x else None, None),
         "legend": f"bold: validation; faint: training (EMA {args.ema:g})"}], "", (8, 4.8))
 

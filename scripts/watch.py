@@ -92,7 +92,7 @@ dt { padding-left: .3rem; } dd { margin: 0; font-variant-numeric: tabular-nums; 
 pre { white-space: pre-wrap; overflow-wrap: anywhere; background: #8882; padding: .5rem;
       margin: .3rem 0; font: .85rem/1.4 ui-monospace, Menlo, Consolas, monospace; }
 </style>
-<h1>Loss, nats a token: <span id="name"></span></h1>
+<h1>Loss, nats per token: <span id="name"></span></h1>
 <label>against <select id="x"><option value="tokens">tokens trained on</option>
 <option value="step">updates</option><option value="seconds">seconds of training</option></select>
 </label>

@@ -124,7 +124,7 @@ torch() {                                   # torch [B]: without B, into the fil
     [ $# = 0 ] || printf '\n\n\n\n' |          # rounds; the first one compiles
         "$python" dev/reference/gpt2.py bench --device cuda --dtype bf16 --compile \
         --layers 12 --heads 12 --channels 768 --vocab 50304 --seq-len 1024 --batch $1 --steps 5 |
-        sed -u "s/.*/key: PyTorch, B=$1: & ms an update/"
+        sed -u "s/.*/key: PyTorch, B=$1: & ms per update/"
 }
 
 train() {                                   # train NAME COMMAND...: its log is kept as NAME.jsonl

@@ -13,7 +13,7 @@ export OMP_WAIT_POLICY=passive      # tests share a machine with other work
 
 # These take longest, so they come first: nothing then waits for one that began last.
 longest=" test_exercises.py test_cuda_ranks.sh test_build.sh test_profile.sh test_lab_tiny.py "
-longest+="test_ranks.sh test_ladders.py test_lessons.py test_web.py test_build_up.py test_bench.sh "
+longest+="test_ranks.sh test_ladders.py test_lessons.py test_web.py test_build_up.py test_tools.sh "
 
 dir=$(mktemp -d) && mkfifo "$dir/ended" && exec 3<> "$dir/ended" || exit 1
 leave() {

@@ -1,5 +1,5 @@
 // NCCL of the emulator (dev/emulator/include/nccl.h), between as many ranks as mpirun starts: see
-// tests/test_nccl.sh.
+// tests/test_emulator.sh.
 //
 //     test_nccl                all tests
 //     test_nccl MISUSE         what must be reported, by two ranks

@@ -87,7 +87,7 @@ TEST(llm_c_measured) {
              rows[i].of_peak, 1e-2);
         char *text = shown(&f);
         CHECK_MSG(strstr(text, "assumes 40% of the peak"), "%s", text);
-        CHECK_MSG(i < 3 || strstr(text, " 2.8 s an update, 49% of the peak: 23 hours\n"), "%s",
+        CHECK_MSG(i < 3 || strstr(text, " 2.8 s per update, 49% of the peak: 23 hours\n"), "%s",
                   text);
         free(text);
         f.machine.count = 16;

@@ -49,7 +49,7 @@ seconds_per_step $update 0.04
 device_hours $hours 0.02
 END
 done < <(grep '^| d[0-9]' dev/cuda/README.md)
-grep -q "2.8 s an update, 49% of the peak: 24.9 hours" <<< "$planned" || note "no word of llm.c"
+grep -q "2.8 s per update, 49% of the peak: 24.9 hours" <<< "$planned" || note "no word of llm.c"
 end plan_of_the_recipes
 
 mkdir "$dir/empty"
@@ -69,7 +69,7 @@ end plan_needs_no_data
 plan --plan-search --init d48 --seq-len 1024 --tokens 30e9 --batch-tokens 1048576 \
     --plan-gpu h100,16,450GB/s:8+50GB/s,2.5
 has "$dir/plan" "16 x 1 x 1 "
-has "$dir/plan" "30.0B tokens, 1.05M an update"
+has "$dir/plan" "30.0B tokens, 1.05M per update"
 has "$dir/plan" "* modelled"
 has "$dir/plan" "16 ranks cannot share 25 heads evenly"
 same "rows of the log" "$(grep -c plan_search "$dir/plan.jsonl")" 5

@@ -88,7 +88,7 @@ good --steps 0 --out "$dir/out" --overwrite
 same "step events" "$(values step step)" ""
 same "evaluations" "$(values eval step) $(values eval tokens)" "0 0"
 good --tokens 600 --out "$dir/out" --overwrite
-same "--tokens 600 of 64 an update" "$(values step tokens | tail -n 1)" 640
+same "--tokens 600 of 64 per update" "$(values step tokens | tail -n 1)" 640
 same "the last update is evaluated" "$(values eval step)" 10
 good --target-loss 4.5 --steps 2000 --lr 2e-2 --eval-every 20 --out "$dir/out" --overwrite
 same "evaluations at the target or below" "$(values eval val_loss | awk '$1 <= 4.5' | xargs)" \

@@ -96,7 +96,7 @@ static void tales(char *text, size_t n, uint64_t seed) {
     }
 }
 
-// Nats a token of a model that knows how often each token occurs, and nothing else.
+// Nats per token of a model that knows how often each token occurs, and nothing else.
 static double entropy(const int *ids, size_t n, int V) {
     size_t *times = alloc_or_die((size_t)V * sizeof *times, "counts");
     double nats = 0.0;
@@ -130,7 +130,7 @@ int main(void) {
     tales(train, TRAIN_N, 1);
     tales(test, TEST_N, 2);
     word_counts_add(&counts, train, TRAIN_N);
-    printf("vocabulary    tokens   bytes a token   ln V   by frequency: nats a token   a byte\n");
+    printf("vocabulary    tokens bytes per token   ln V by frequency: nats per token per byte\n");
     for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
         Tokenizer t;
         tokenizer_train(&t, &counts, sizes[k], NULL);
@@ -139,13 +139,13 @@ int main(void) {
         printf("%10d %9zu %15.2f %6.2f %28.3f %8.3f\n", t.vocab_size, n, (double)TEST_N / n,
                log(t.vocab_size), token, byte);
         if (!same_text(&t, ids, n, test, TEST_N)) claim(false, "the tokens' bytes are the text");
-        if (token <= token_before) claim(false, "a larger vocabulary has more nats a token");
-        if (byte >= byte_before) claim(false, "and fewer a byte");
+        if (token <= token_before) claim(false, "a larger vocabulary has more nats per token");
+        if (byte >= byte_before) claim(false, "and fewer per byte");
         token_before = token, byte_before = byte;
         tokenizer_free(&t);
     }
     claim(true, "the tokens' bytes are the text, each time");
-    claim(true, "the same text: with more tokens to choose from, more nats a token, fewer a byte");
+    claim(true, "the same text: with more tokens to choose from, more nats per token, fewer per byte");
     word_counts_free(&counts);
     return 0;
 }

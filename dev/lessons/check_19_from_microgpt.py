@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Lesson 19: microgpt's model with 1, 4, 16 and 64 names an update: the updates to one validation
+"""Lesson 19: microgpt's model with 1, 4, 16 and 64 names per update: the updates to one validation
 loss, at three learning rates each; then at the best of these again, with two threads."""
 import json
 import os
 import tempfile
 from lesson import claim, run
 
-TARGET = 1.35                                    # nats a token; the names' entropy is 1.067
+TARGET = 1.35                                    # nats per token; the names' entropy is 1.067
 RATES = {1: (0.002, 0.004, 0.008), 4: (0.004, 0.008, 0.016),      # by the names in an update
          16: (0.008, 0.016, 0.032), 64: (0.008, 0.016, 0.032)}
 SEEDS = 1, 2
@@ -40,7 +40,7 @@ with tempfile.TemporaryDirectory() as data:
         print(f"{names:5d}  ", ",".join(f"{count:6.0f} at {rate:.3f}" for count, _, rate in runs),
               f"{names * updates[names]:15.0f} {seconds:19.2f} {shared:11.2f}")
 claim(same, "two threads make the same updates")
-claim(updates[1] > 7 * updates[16], "16 names an update: less than a seventh of the updates of 1")
+claim(updates[1] > 7 * updates[16], "16 names per update: less than a seventh of the updates of 1")
 claim(16 * updates[16] < 2 * updates[1], "and less than twice the names")
-claim(updates[64] < updates[16], "64 names an update: fewer updates than 16")
+claim(updates[64] < updates[16], "64 names per update: fewer updates than 16")
 claim(64 * updates[64] > 1.5 * 16 * updates[16], "but more than 1.5 times the names")

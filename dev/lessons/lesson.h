@@ -43,7 +43,7 @@ static inline void lesson_model(Model *m, Config c, int B, int T, uint64_t seed)
 
 static inline int lesson_token(Rng *rng, int V) { return (int)(rng_uniform(rng) * V); }
 
-// The mean loss of a batch, in nats a token. The weights stay as they are.
+// The mean loss of a batch, in nats per token. The weights stay as they are.
 static inline double lesson_loss(Model *m, const int *inputs, const int *targets, int B, int T) {
     float each[B*T];
     model_forward(m, inputs, B, T, 0);

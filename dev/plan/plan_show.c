@@ -135,7 +135,7 @@ static void plan_show_memory(FILE *out, const PlanFacts *f, const RunPlan *p) {
 static void plan_show_published(FILE *out, const PlanFacts *f, const RunPlan *p) {
     double flops = p->flops * (double)f->batch_tokens / p->published;
     if (isnan(p->published)) return;
-    fprintf(out, "          llm.c's script measured %s an update, %.0f%% of the peak",
+    fprintf(out, "          llm.c's script measured %s per update, %.0f%% of the peak",
             plan_time(p->published).text, 100.0 * flops / (f->machine.count * f->machine.peak));
     if (f->tokens > 0)
         fprintf(out, ": %s", plan_time(p->published * (double)f->tokens
@@ -151,7 +151,7 @@ static void plan_show_time(FILE *out, const PlanFacts *f, const RunPlan *p) {
     if (f->shape.recompute)
         fprintf(out, "          %s with recomputation of the blocks' forward pass\n",
                 plan_flop(p->flops_done).text);
-    fprintf(out, "          %s%s an update: %s computing", isnan(p->exposed) ? "at least " : "",
+    fprintf(out, "          %s%s per update: %s computing", isnan(p->exposed) ? "at least " : "",
             plan_time(p->step).text, plan_time(p->compute).text);
     if (p->adam > 0.0)
         fprintf(out, ", %s %s", plan_time(p->adam).text, f->sgd ? "SGD" : "AdamW");
@@ -231,7 +231,7 @@ static void plan_show(FILE *out, const PlanFacts *f, const RunPlan *p) {
     const Config *c = &f->c;
     fprintf(out, "model     %d layers, %d heads, %d channels, vocabulary %d: %s parameters\n",
             c->L, c->NH, c->C, c->V, count_text(plan_params(c)).text);
-    fprintf(out, "batch     %lld tokens an update: ", (long long)f->batch_tokens);
+    fprintf(out, "batch     %lld tokens per update: ", (long long)f->batch_tokens);
     if (f->shape.workers > 1)
         fprintf(out, "%d %s x ", f->shape.workers, f->tensor > 1 ? "groups" : "workers");
     fprintf(out, "%.0f x %d sequences of %d\n", p->micro_batches, f->shape.micro_batch, f->T);
@@ -426,7 +426,7 @@ static void search_show(FILE *out, const SearchFacts *f, const Search *s) {
     fprintf(out, "          products reach %s/s", plan_flop(search_flops(&f->machine)).text);
     if (f->machine.speed_from == SPEED_GIVEN) fprintf(out, ", as given\n");
     else fprintf(out, ": assumed, %.0f%% of the data sheet\n", 100.0 * SEARCH_PRODUCTS);
-    fprintf(out, "          %s tokens, %s an update\n", count_text(f->tokens).text,
+    fprintf(out, "          %s tokens, %s per update\n", count_text(f->tokens).text,
             count_text(f->batch).text);
     fprintf(out, "          * modelled: this trainer has no pipeline parallelism\n\n"
                  "data x tensor              re-  micro x                                 largest\n"

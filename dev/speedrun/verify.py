@@ -24,7 +24,7 @@ from collections import namedtuple
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 
-TARGET = 1.07                          # nats a token on the whole validation split
+TARGET = 1.07                          # nats per token on the whole validation split
 POSITIONS = 256                        # tokens of context, when the loss is taken
 TRAINING_TOKENS = 20000000
 EVALUATED = 0                          # tokens; 0: the whole split

@@ -78,13 +78,13 @@ const Option train_table[] = {
       "length", "stop once the validation loss is at most X nats per token", "none" },
 
     { "eval-every", "N", OPT_PERIOD, FIELD(eval_every), "100", 0, 0, NULL,
-      "watch", "updates between evaluations, or tokens: 50000tok; 0: only at the end", NULL },
+      "watch", "updates (or tokens: 50000tok) between evaluations; 0: only at the end", NULL },
     { "eval-tokens", "N", OPT_COUNT, FIELD(eval_tokens), "65536", 0, 1e15, NULL,
       "watch", "validation tokens per evaluation; 0: the whole split", NULL },
     { "eval-train", NULL, OPT_FLAG, FIELD(eval_train), NULL, 0, 0, NULL,
       "watch", "at each evaluation, also report the loss on as many training tokens", NULL },
     { "sample-every", "N", OPT_PERIOD, FIELD(sample_every), "0", 0, 0, NULL,
-      "watch", "updates between samples of text, or tokens: 50000tok", "never" },
+      "watch", "updates (or tokens: 50000tok) between samples of text", "never" },
     { "hellaswag", "FILE", OPT_TEXT, FIELD(hellaswag), NULL, 1, 0, NULL,
       "watch", "accuracy on HellaSwag (JSON lines), at each checkpoint and at the end", NULL },
     { "log", "FILE", OPT_TEXT, FIELD(log), NULL, 1, 0, NULL,
@@ -94,7 +94,7 @@ const Option train_table[] = {
     { "out", "DIR", OPT_TEXT, FIELD(out), NULL, 1, 0, NULL,
       "keep", "directory for checkpoints and the log", "nothing is saved" },
     { "save-every", "N", OPT_PERIOD, FIELD(save_every), "1000", 0, 0, NULL,
-      "keep", "updates between checkpoints, or tokens: 50000tok; 0: only at the end",
+      "keep", "updates (or tokens: 50000tok) between checkpoints; 0: only at the end",
       NULL },
     { "keep", "N", OPT_INT, FIELD(keep), "2", 0, 1e6, NULL,
       "keep", "how many of the newest checkpoints to keep, besides the one with the lowest "
@@ -142,7 +142,7 @@ const Option train_table[] = {
       "ranks", "Nesterov momentum of the outer step", NULL },
     { "comm-dtype", "TYPE", OPT_CHOICE, FIELD(comm_dtype), "fp32", 0, 0,
       "fp32|bf16",                           // in the order of CommType
-      "ranks", "type gradients are sent in; sums are fp32", NULL },
+      "ranks", "number type to send gradients in; sums are fp32", NULL },
     { "exact-sum", NULL, OPT_FLAG, FIELD(exact_sum), NULL, 0, 0, NULL,
       "ranks", "sum gradients in one binary tree, so that 2, 4, 8... ranks match one rank "
       "bit for bit; needs more gradient memory", NULL },
@@ -158,14 +158,14 @@ const Option train_table[] = {
       "machine", "seed for the weights, the order of the data, and sampling", NULL },
     { "recompute", "WHAT", OPT_CHOICE, FIELD(recompute), "none", 0, 0,
       "none|block",                          // in the order of Recompute
-      "machine", "GPU only: block keeps only each block's input, and recomputes its activations "
-      "in the backward pass", NULL },
+      "machine", "GPU only; block: keep only the input of each block, and recompute the rest in "
+      "the backward pass", NULL },
     { "plan", NULL, OPT_FLAG, FIELD(plan), NULL, 0, 0, NULL,
       "machine", "estimate this run's memory, time and traffic, and exit", NULL },
     { "plan-gpu", "NAME[@TFLOPS],COUNT[,LINK[:GPUS+LINK][,PRICE]]", OPT_TEXT, FIELD(plan_gpu), NULL,
       1, 0, NULL, "machine", "plan for other machines: h100,8,450GB/s or v100@46.2,1; LINK is each "
-      "device's bandwidth (300GB/s:8+25GB/s: in 8-GPU machines, and between them), PRICE per "
-      "device-hour",
+      "device's bandwidth (300GB/s:8+25GB/s: 300 within 8-GPU machines, 25 between them), PRICE "
+      "per device-hour",
       "this machine, measured" },
     { "plan-search", NULL, OPT_FLAG, FIELD(plan_search), NULL, 0, 0, NULL,
       "machine", "find the fastest combination of data, tensor and pipeline parallelism, "

@@ -148,7 +148,7 @@ static void show_costs(const Run *r) {
     const Costs *k = &r->costs;
     if (r->comm.size == 1 || k->updates == 0) return;
     double ms = 1e3 / (double)k->updates;
-    printf("of %.1f ms an update, %.1f ms waited for the network (it was busy for %.1f); %.3g MB "
+    printf("of %.1f ms per update, %.1f ms waited for the network (it was busy for %.1f); %.3g MB "
            "sent by a rank, at %.3g GB/s\n", ms * k->seconds, ms * k->comm, ms * k->busy,
            1e-6 * (double)k->bytes_sent / (double)k->updates, bus_gb_per_s(k));
 }
@@ -366,11 +366,11 @@ void show_setup(const Run *r) {
            c->L, c->NH, c->C, c->V, c->P, count_text((double)gpt2_n_params(c)).text);
     printf("data    %s tokens to train on, %s for validation\n",
            count_text((double)r->train.n_tokens).text, count_text((double)r->val.n_tokens).text);
-    printf("loss    %.3f nats a token for a uniform guess", log((double)c->V));
+    printf("loss    %.3f nats per token for a uniform guess", log((double)c->V));
     if (r->floor.known)
         printf(", %.3f at best: the corpus's entropy", r->floor.nats / (double)r->floor.tokens);
     uint64_t batch = batch_at(&r->o.batches, r->tokens, r->norm_test.batch);
-    printf("\nbatch   %llu tokens an update: ", (unsigned long long)batch);
+    printf("\nbatch   %llu tokens per update: ", (unsigned long long)batch);
     const char *each = r->tensor.size > 1 ? "groups of ranks" : "ranks";
     if (r->data.size > 1) printf("%d %s x ", r->data.size, each);
     printf("%llu x %d sequences of %d", (unsigned long long)(batch / r->o.batches.unit),

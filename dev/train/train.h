@@ -265,7 +265,7 @@ bool resumed_lr(LrSchedule *s, const Run *r, const TrainOptions *o, Error *err);
 // =================================================================================================
 
 typedef struct {
-    double loss;             // nats a token
+    double loss;             // nats per token
     size_t tokens;           // how many were read
     WholeScore whole;        // of whole documents inside a window; see dev/data/entropy.c
 } Eval;

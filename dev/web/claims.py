@@ -71,7 +71,7 @@ def small_batches():
         f"{row['val_loss']:.3f} ({row['low']:.3f} to {row['high']:.3f}) with "
         f"{row['batch_sequences']:.0f}"
         for row in rows("03_small_noisy", "best", rule="AdamW, half-life kept"))
-        + " sequences an update: small ones train well, and make the most serial updates.")
+        + " sequences per update: small ones train well, and make the most serial updates.")
 
 
 # ---------------------------------------------------------------- price: devices and links
@@ -110,7 +110,7 @@ def no_gain():
                for row in rows("02_front", "points", batch_tokens=batch)]
     one, many = ([seconds(n, batch, workers) for n, batch in zip(updates, batches)]
                  for workers in (1, 64))
-    return (f"It depends on the axis. To a loss of 1.4, 512 and 2,048 tokens an update take "
+    return (f"It depends on the axis. To a loss of 1.4, 512 and 2,048 tokens per update take "
             f"{updates[0] * 512e-6:.2f} and {updates[1] * 2048e-6:.2f} million tokens, "
             f"{updates[0]:,.0f} and {updates[1]:,.0f} updates; modelled, {clock(one[0])} and "
             f"{clock(one[1])} seconds on one core, {clock(many[0])} and {clock(many[1])} on 64.")
@@ -124,7 +124,7 @@ def same_rate():
                 rows("02_knee", "runs", size=model, target_nats=1.4,
                      batch_tokens=1024, lr=best[256][0]) if row["seed"] not in kept.TUNED]
         ratios.append(mean(runs) / mean(best[1024][1].values()))
-    return ("It depends on how it was chosen. 1,024 tokens an update, at the rate that was best "
+    return ("It depends on how it was chosen. 1,024 tokens per update, at the rate that was best "
             f"for 256: {ratios[0]:.2f} times the updates of its own best rate for 0.8M parameters, "
             f"{ratios[1]:.2f} times for 119k.")
 

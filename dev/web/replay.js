@@ -34,7 +34,7 @@
       const last = lines[i].points[lines[i].points.length - 1];
       byId(`replay-name-${i}`).textContent =
         `${lane.workers} worker${lane.workers > 1 ? "s" : ""}, ${lane.batch.toLocaleString("en")} ` +
-        `tokens an update: ${brief(Math.min(clock, lane.seconds))} s` +
+        `tokens per update: ${brief(Math.min(clock, lane.seconds))} s` +
         (clock >= lane.seconds ? ", there" : "");
       byId(`replay-text-${i}`).textContent = textAt(last ? last[1] : Infinity);
     });

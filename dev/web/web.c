@@ -4,7 +4,7 @@
 //
 //     web_open()                 after the flags, as on a command line, are in web_flags()
 //     loss = web_step()          one update
-//     loss = web_eval(16384)     nats a token, over so many tokens
+//     loss = web_eval(16384)     nats per token, over so many tokens
 //     web_sample(200)            a text, to standard output
 //     web_hash()                 of all weights
 //     web_plan()                 instead of all these, with --plan in the flags: prints the plan to
@@ -143,7 +143,7 @@ EXPORT(web_eval) double web_eval(int tokens) {
     return evaluate(r, &r->val, (size_t)tokens).loss;
 }
 
-// The entropy of the validation tales, nats a token: no model has a lower loss on tales read whole.
+// The entropy of the validation tales, nats per token: no model has a lower loss on tales read whole.
 EXPORT(web_floor) double web_floor(void) {
     return web()->nats[VAL_SPLIT] / (double)web()->run.val.n_tokens;
 }

@@ -155,7 +155,7 @@ def draw(e, found):
             for key in ("updates_mean", "low", "high"))),      # no bars around a single seed
         *(lab.Curve(name, list(of), [n * times(batch) for batch, n in of.items()], look=look)
           for name, of, look in [("McCandlish's formula, fitted", formula, plain), ("constant rate", constant, {})])],
-        "x": "batch size (tokens an update)", "y": words, "log": (2, 2)} for times, words in [
+        "x": "batch size (tokens per update)", "y": words, "log": (2, 2)} for times, words in [
             (lambda batch: 1, "updates"), (lambda batch: batch / 1e6, "million tokens")]],
         f"{size.name} parameters to a loss of {size.target:g}", (10, 4.6))
 

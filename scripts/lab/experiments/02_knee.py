@@ -273,7 +273,7 @@ def draw(own):
         "curves": [lab.Curve(f"{g.target:g} nats", [p.batch for p in g.points], *zip(*(
             [times(p) * n for n in (p.median, *spread(p))] for p in g.points)),
                              {"linestyle": "-"}) for g in shown],
-        "x": "batch size (tokens an update)", "y": words, "legend": "to a loss of"}
+        "x": "batch size (tokens per update)", "y": words, "legend": "to a loss of"}
         for times, words in [(lambda p: 1.0, "updates to the loss"),
                              (lambda p: p.batch / 1e6, "million tokens to the loss")]],
         f"{own[-1].size} parameters to a loss of {own[-1].target:g}: {b.batch / a.batch:.0f} times "

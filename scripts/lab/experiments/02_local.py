@@ -174,7 +174,7 @@ def draw_sequences(pair, name):
         "curves": [lab.Curve(f"{m.T} tokens a sequence",
                              [p.batch / (m.T if unit == "sequences" else 1) for p in m.points],
                              [p.median / m.knee.s_min for p in m.points]) for m in pair],
-        "x": f"batch size ({unit} an update)", "y": "updates / S_min", "log": (4, 10)}
+        "x": f"batch size ({unit} per update)", "y": "updates / S_min", "log": (4, 10)}
         for unit in ("tokens", "sequences")],
         f"{name} after {pair[0].tokens:,} tokens, sequences of two lengths: their knees are\n"
         f"{max(tokens) / min(tokens):.1f} times apart in tokens, {max(apart) / min(apart):.1f} "

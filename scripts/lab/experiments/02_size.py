@@ -28,7 +28,8 @@ T, MEMORY = 32, 2 ** 21
 CELLS = {"tiny": [("35k", 8192), ("35k", 12288)], "quick": [("35k", 2 ** 18), ("119k", 2 ** 18)],
          "full": [(size, 2 ** power) for power, sizes in [
              (18, ("35k", "119k", "0.8M", "3.2M")), (19, ("35k",)),
-             (20, ("35k", "119k", "0.8M", "3.2M", "85M")), (21, ("35k", "119k"))]
+             (20, ("35k", "119k", "0.8M", "3.2M", "85M")), (21, ("35k", "119k")),
+             (22, ("35k", "119k"))]
              for size in sizes]}
 OF = ["size", "trained_tokens"]                  # what names a cell, in every table
 TABLES = {"cells": ["parameters", "rate", "machine", "plan"], **local_knee.TABLES}
@@ -38,8 +39,9 @@ CHOOSES = 20                                     # the seed of the rates; others
 
 # ---------------------------------------------------------------- runs
 
-def plan_of(e, size, tokens, rate):
+def plan_of(e, size, tokens, k):
     s, batch = SIZES[size], e.pick(64, 256, 256)
+    rate = s.rate * 2.0 ** k
     knee = 2760.0 * (tokens / 2 ** 18) ** 0.82              # a guess of it, by 02_local
     return local_knee.Plan(
         f"{size}_{tokens}_{rate:.6f}", ["--layers", s.layers, "--heads", s.heads, "--channels",
@@ -47,21 +49,6 @@ def plan_of(e, size, tokens, rate):
         e.corpus(e.pick(10 ** 6, 32 * 10 ** 6, 32 * 10 ** 6)), batch, rate, knee, (tokens,),
         e.pick((1, 4, 8, 16), s.ks, s.ks), e.pick(2048, 65536, 65536), MEMORY,
         512 if lab.is_cuda(e.args.trainer) else 64)
-
-
-def best_rate(e, size, tokens):
-    """The rate with the lowest loss, annealed over a sixteenth: it lies between two others."""
-    grid, first = [-1, 0, 1], SIZES[size].rate
-    plans = {k: plan_of(e, size, tokens, first * 2.0 ** k) for k in range(-8, 9)}
-    e.run([job for k in grid for job in local_knee.trunk_jobs(plans[k], [CHOOSES])])
-
-    def job(_, k, seed):
-        e.run(local_knee.trunk_jobs(plans[k], [seed]))
-        updates = max(2, tokens // 16 // plans[k].batch)
-        return local_knee.branch_job(plans[k], seed, 0, 1, 0, updates)
-    method, = lab.tune(e, [lab.Tuned(job, {"": 0}, {
-        "first": CHOOSES, "seeds": [], "grid": grid, "extend": (min(plans), max(plans))})])
-    return plans[method.best()[1]].rate
 
 
 def measure(e):
@@ -72,11 +59,10 @@ def measure(e):
     for size, tokens in CELLS[e.size]:
         if [size, tokens] in [row[:2] for row in rows["cells"]]:
             continue
-        rate = best_rate(e, size, tokens)
-        found = local_knee.measure(e, plan_of(e, size, tokens, rate), CHOOSES,
-                                   e.pick((21, 22), (21, 22), (21, 22, 23, 24)))
-        found["cells"] = [[12 * SIZES[size].layers * SIZES[size].channels ** 2, rate, e.machine,
-                           commit]]
+        plan = local_knee.best_rate(e, lambda k: plan_of(e, size, tokens, k), CHOOSES)
+        found = local_knee.measure(e, plan, CHOOSES, e.pick((21, 22), (21, 22), (21, 22, 23, 24)))
+        found["cells"] = [[12 * SIZES[size].layers * SIZES[size].channels ** 2, plan.rate,
+                           e.machine, commit]]
         for name, own in found.items():
             rows[name] += [[size, tokens, *row] for row in own]
     for name, columns in TABLES.items():

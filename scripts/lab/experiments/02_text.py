@@ -59,7 +59,7 @@ def draw(texts):
     batches = list(texts["the Bible"])
     curves.append(lab.Curve("in proportion", batches, [b / SMALL for b in batches],
                             look={"color": "black", "linestyle": ":", "marker": ""}))
-    return lab.panels([{"curves": curves, "x": "batch size (tokens an update)",
+    return lab.panels([{"curves": curves, "x": "batch size (tokens per update)",
                         "y": f"times fewer updates than with {SMALL}", "log": (4, 2)}],
                       f"119k parameters after {TOKENS:,} tokens, on two texts")
 

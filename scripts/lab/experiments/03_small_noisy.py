@@ -209,15 +209,15 @@ def draw(curves, repeats, gap, level):
                      if lab.number(x["train_loss"])]
             gaps.append(lab.Curve(None if j else b // T, *zip(*known), look={
                 "color": lab.COLOURS[i], "linestyle": lab.LINES[i], "marker": ""}))
-    loss, title = "validation loss (nats a token)", "Repeated data" + (
+    loss, title = "validation loss (nats per token)", "Repeated data" + (
         f": at {level:g} they are {gap[0]:+.3f} nats apart" if gap else "")
     figure = lab.panels([
         {"curves": rates, "x": "peak learning rate", "y": loss, "log": (10, 0),
-         "title": "Each batch has its rate (AdamW)", "legend": "sequences an update"},
-        {"curves": best, "x": "sequences an update", "y": loss, "log": (4, 0),
+         "title": "Each batch has its rate (AdamW)", "legend": "sequences per update"},
+        {"curves": best, "x": "sequences per update", "y": loss, "log": (4, 0),
          "title": "The best loss of each batch"},
         {"curves": gaps, "x": "training loss at the same moment (nats)", "title": title,
-         "y": "validation less training loss (nats)", "legend": "sequences an update"}],
+         "y": "validation less training loss (nats)", "legend": "sequences per update"}],
         "Small and noisy batches: on fresh data, and (right) on repeated data", (14, 4.6))
     figure.axes[2].axvline(level, color="black", linewidth=0.8)
     figure.axes[2].invert_xaxis()
@@ -234,7 +234,7 @@ def conclude(e):
               c.high] for c in curves])
     e.table("equal_training", ["train_loss", "batch_tokens", "seed", "val_loss"], equal)
     for c in curves:
-        e.found(f"{c.rule}, {c.batch} sequences an update: validation loss", c.mean, c.low, c.high)
+        e.found(f"{c.rule}, {c.batch} sequences per update: validation loss", c.mean, c.low, c.high)
     if growth:
         e.found("exponent of AdamW's best rate in the batch", *growth)
     gap = small_less_large(equal) if equal else None

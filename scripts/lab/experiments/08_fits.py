@@ -14,7 +14,7 @@ from statistics import median
 import numpy as np
 import lab
 
-# micro: at most this many sequences a forward pass; batch: tokens an update; tokens: of the whole
+# micro: at most this many sequences a forward pass; batch: tokens per update; tokens: of the whole
 # run, None for 20 a parameter (Hoffmann et al. 2022).
 Model = namedtuple("Model", "name flags seq_len micro batch tokens")
 

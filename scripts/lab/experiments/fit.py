@@ -3,7 +3,7 @@
     T(B, n) = S(B) * t_step(B, n)
     S(B) = S_min (1 + B_crit/B)    E(B) = S*B = E_min (1 + B/B_crit)
 
-B tokens an update, S updates and E tokens to a target loss, n workers, B_crit the critical batch
+B tokens per update, S updates and E tokens to a target loss, n workers, B_crit the critical batch
 size (McCandlish et al. 2018, arXiv 1812.06162, section 2.3). tests/test_lab_planted.py plants
 truths, and holds the intervals to their 90%.
 """

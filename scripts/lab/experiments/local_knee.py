@@ -1,5 +1,5 @@
-"""Local knees, for 02_local.py, 02_size.py and 02_text.py: how many updates do branches of a
-checkpoint take to fall by a tenth of a nat, at each batch?
+"""Local knees, for 02_local.py and its variants by size, text and optimizer: how many updates do
+branches of a checkpoint take to fall by a tenth of a nat, at each batch?
 
 Every branch decays its learning rate linearly to zero, so that a small batch does not pay for a
 constant rate. Each batch and rate runs at several lengths; the updates whose *end* is FALL below
@@ -20,9 +20,9 @@ MOST_LENGTHS, MOST_RATES = 6, 5      # at a batch
 # rate: of that run. knee: a guess of B_crit. ks: the branches' batches, in units of `batch`.
 # memory: tokens after which weight decay alone would have shrunk a weight by 1/e at a constant rate
 # (Bergsma et al. 2025); None: 0.1 an update, whatever the batch. micro: sequences of a micro-batch,
-# at most.
-Plan = namedtuple("Plan", "name model T corpus batch rate knee moments ks eval memory micro",
-                  defaults=(None, 64))
+# at most. program: in place of the trainer.
+Plan = namedtuple("Plan", "name model T corpus batch rate knee moments ks eval memory micro "
+                  "program", defaults=(None, 64, None))
 
 # loss: of the annealed checkpoint less FALL; noise: B_simple of the run at that moment. points:
 # {batch: fit.Point}, its rate in units of the first guess; None where nothing crossed.
@@ -49,7 +49,8 @@ def trunk_jobs(plan, seeds):
              "--eval-tokens", plan.eval, *decay(plan, plan.batch, plan.rate)]
     return [lab.Job(trunk_name(plan, seed, i), ["--tokens", moment] if i else
                     [*first, "--seed", seed, "--tokens", moment], keep=True,
-                    branch=trunk_name(plan, seed, i - 1) if i else None, cost=moment)
+                    branch=trunk_name(plan, seed, i - 1) if i else None, cost=moment,
+                    program=plan.program)
             for seed in seeds for i, moment in enumerate(plan.moments)]
 
 
@@ -63,7 +64,7 @@ def branch_job(plan, seed, i, k, power, updates):
         "--lr", f"{rate:.6g}", "--lr-schedule", "linear", "--final-lr-frac", 0,
         "--warmup-tokens", moment, "--beta2", f"{lab.half_life_beta2(batch):.7g}",
         "--tokens", moment + updates * batch, *decay(plan, batch, rate)],
-        branch=trunk_name(plan, seed, i), thin=20, cost=updates * batch)
+        branch=trunk_name(plan, seed, i), thin=20, cost=updates * batch, program=plan.program)
 
 
 class Branches:
@@ -172,6 +173,21 @@ def mean_noise(run):
 TABLES = {"tuned": ["batch_tokens", "lr_times", "updates", "edge"],
           "seeds": ["seed", "target_nats", "noise_scale_tokens"],
           "branches": ["seed", "batch_tokens", "updates"]}
+
+
+def best_rate(e, plan_of, seed):
+    """The Plan whose run's rate has the lowest loss, annealed over a sixteenth: it lies between two
+    others. plan_of(k): with the first guess times 2^k."""
+    grid, plans = [-1, 0, 1], {k: plan_of(k) for k in range(-8, 9)}
+    e.run([job for k in grid for job in trunk_jobs(plans[k], [seed])])
+
+    def job(_, k, seed):
+        plan = plans[k]
+        e.run(trunk_jobs(plan, [seed]))
+        return branch_job(plan, seed, 0, 1, 0, max(2, plan.moments[0] // 16 // plan.batch))
+    method, = lab.tune(e, [lab.Tuned(job, {"": 0}, {
+        "first": seed, "seeds": [], "grid": grid, "extend": (min(plans), max(plans))})])
+    return plans[method.best()[1]]
 
 
 def measure(e, plan, choose, seeds):
