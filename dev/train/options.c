@@ -142,7 +142,7 @@ const Option train_table[] = {
       "ranks", "Nesterov momentum of the outer step", NULL },
     { "comm-dtype", "TYPE", OPT_CHOICE, FIELD(comm_dtype), "fp32", 0, 0,
       "fp32|bf16",                           // in the order of CommType
-      "ranks", "number type to send gradients in; sums are fp32", NULL },
+      "ranks", "data type to send gradients in; sums are fp32", NULL },
     { "exact-sum", NULL, OPT_FLAG, FIELD(exact_sum), NULL, 0, 0, NULL,
       "ranks", "sum gradients in one binary tree, so that 2, 4, 8... ranks match one rank "
       "bit for bit; needs more gradient memory", NULL },

@@ -32,12 +32,13 @@ def clock(seconds):
 
 def fewer_updates():
     small, large = ends(rows("02_front", "points"), "batch_tokens")
+    late = kept.number("02_size", "119k after 2^22 tokens: updates of 256 over 8,192")[0]
     return (f"It needs fewer updates: to a loss of 1.4, 0.8M parameters took "
             f"{small['updates_mean']:,.0f} updates of {small['batch_tokens']:,.0f} tokens, and "
             f"{large['updates_mean']:,.0f} of {large['batch_tokens']:,.0f}. After 1M tokens, "
             "early in training, 16 times the tokens take "
             f"{endpoint('02_local')[0][1]} times fewer, on the King James Bible "
-            f"{endpoint('02_text')[0][1]}.")
+            f"{endpoint('02_text')[0][1]}; after 4M, 32 times the tokens take {late:.3g} times fewer.")
 
 
 def knees(**wanted):

@@ -108,6 +108,19 @@ def conclude(e):
         if len(own) > 2:
             e.found(f"exponent of B_crit in trained tokens, {size}",
                     *fit.mean_interval(exponents(own, {cell: cell[1] for cell in own})))
+        early, late = ({(size, 2 ** power): found.get((size, 2 ** power)) for power in powers}
+                       for powers in ((18, 20), (20, 22)))
+        if all(early.values()) and all(late.values()):
+            slopes = zip(*(exponents(of, {cell: cell[1] for cell in of}) for of in (late, early)))
+            e.found(f"exponent from 2^20 tokens on, less that to there, {size}",
+                    *fit.mean_interval([b - a for b, a in slopes]))
+            of = list(found[size, 2 ** 22].values())
+            e.found(f"{size} after 2^22 tokens: updates of 256 over 4,096, by B_crit",
+                    *fit.ratio_interval([(1 + b / 256) / (1 + b / 4096) for b in of]))
+            for batch, of in local_knee.fewer(e.rows("branches", size=size,
+                                                     trained_tokens=2 ** 22)).items():
+                e.found(f"{size} after 2^22 tokens: updates of 256 over {batch:,}",
+                        *fit.ratio_interval(of))
     if len(found) > 1:
         e.figure("size", draw(found), alt=(
             "The critical batch size against the tokens trained, both logarithmic, a line for each "
