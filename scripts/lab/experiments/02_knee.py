@@ -254,11 +254,6 @@ def tell(e, found):
             print(f"{of}: no fit, because {g.knee.reason}")
         else:
             e.found(f"B_crit of {of}", g.knee.b_crit, g.knee.low, g.knee.high)
-    for words, low, high in [("below B_crit/8", 0.0, 0.125), ("above 3 B_crit", 3.0, math.inf)]:
-        above = [p.median > fit.predicted_updates(p.batch, g.knee.s_min, g.knee.b_crit)
-                 for g in fits for p in g.points if low <= p.batch / g.knee.b_crit < high]
-        if above:
-            e.found(f"share of points above the fit, {words}", mean(above))
     if fits:
         e.found("rms error of the formula, median", median(g.knee.rms for g in fits))
 

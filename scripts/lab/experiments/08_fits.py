@@ -31,7 +31,7 @@ LARGE = [large("7B", 32, 32, 4096, None), large("70B", 80, 64, 8192, None),
 MODELS = GPT2 + LARGE
 
 # As --plan models them: bf16 with AdamW, 18 bytes a parameter, 40% of the peak (MFU); up to two
-# thirds of the backward pass hide an all-reduce. --plan-search lets products reach 75% of the peak.
+# thirds of the backward pass hide an all-reduce.
 GPU, NODE = "h100", 8                            # GPUs of a machine, on the fast link
 FAST, SLOW = "450GB/s", "50GB/s+5us"             # NVLink; one 400 Gbit/s adapter a GPU
 GPUS = [1, 8, 64, 512]
@@ -46,19 +46,15 @@ LLM_C = {"model": "1.6B", "gpus": 8, "batch_tokens": 2 ** 20, "seconds": 2.80}
 
 # ---------------------------------------------------------------- asking the trainer
 
-def plans(e, flags):
-    """The events that `--plan` logs, which trains nothing."""
+def plan(e, flags):
+    """The event that `--plan` logs, which trains nothing."""
     log = os.path.join(e.dir, "plan.jsonl")
     command = [TRAINER, "--plan", *map(str, flags), "--log", log]
     if subprocess.call(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL):
         lab.fail(f"{' '.join(command)} failed")
-    events = lab.read_log(log)
+    event = lab.read_log(log)[-1]
     os.remove(log)
-    return events
-
-
-def plan(e, flags):
-    return plans(e, flags)[-1]
+    return event
 
 
 def links(count):
@@ -92,19 +88,12 @@ def time_plans(e, memory):
 
 # ---------------------------------------------------------------- single answers
 
-def asked(e, memory):
-    """Of the table `asked`: the fastest mixture of data, tensor and pipeline parallelism that fits
-    a model which no GPU holds; how many texts fit beside CLIP's encoder (Radford et al. 2021, with
+def asked(e):
+    """Of the table `asked`: how many texts fit beside CLIP's encoder (Radford et al. 2021, with
     GPT-2's vocabulary); what a worker computes for every byte that it sends, of two in fp32."""
-    m = LARGE[0]
-    mixtures = plans(e, ["--plan-search", *m.flags[:m.flags.index("--recompute")], "--seq-len",
-                         m.seq_len, "--batch-tokens", m.batch, "--tokens",
-                         f"{tokens_of(m, memory):.0f}", "--plan-gpu", f"{GPU},{NODE},{FAST}"])
-    days = min(x["seconds"] for x in mixtures if x["fits"]) / 86400
     clip = plan(e, ["--layers", 12, "--heads", 8, "--channels", 512, "--seq-len", 77,
                     "--micro-batch", 1, "--batch-tokens", 77, "--plan-gpu", f"{GPU},1"])
-    found = [[f"{m.name}: days on {NODE} H100, the fastest mixture", days],
-             ["CLIP's text encoder: texts of 77 tokens on one H100", clip["fits_micro_batch"]]]
+    found = [["CLIP's text encoder: texts of 77 tokens on one H100", clip["fits_micro_batch"]]]
     for tokens in (512, 4096):
         p = plan(e, ["--data", e.corpus(10 ** 6), *lab.model("119k"), "--zero", 0, "--micro-batch",
                      tokens // 32, "--batch-tokens", 2 * tokens, "--plan-gpu", "here@0.1,2"])
@@ -210,7 +199,7 @@ def measure(e):
               int(p["fits"]), p["speed_flops"], p["seconds_per_step"], p["seconds_compute"],
               p["seconds_exposed"], p["days"], p["device_hours"]]
              for (name, count), p in times.items()])
-    e.table("asked", ["what", "value"], asked(e, memory))
+    e.table("asked", ["what", "value"], asked(e))
     e.table("contrastive", ["loss", "samples", "micro_batches", "gradient"], contrastive_rows())
 
 
