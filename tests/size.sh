@@ -11,9 +11,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # What may be at most: source is everything that is counted, tests included.
-caps="source lines 64075
-source bytes 2974000
-tests lines 20000
+caps="source lines 64126
+source bytes 2976700
+tests lines 19950
 files in_git 420"
 
 counted() {
