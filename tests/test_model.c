@@ -203,6 +203,19 @@ static void test_params(Model *m, const Shape *s, int micro, int steps) {
     }
 }
 
+// Beside the model the trainer has its tokens and losses, and the products their static buffer.
+TEST(what_is_beside_a_model_is_counted) {
+    ModelSpec spec = { { 2, 3, 24, 61, 16, 0 }, 3, 7, TRAIN, RECOMPUTE_NONE, { .comm = NULL }, 0 };
+    static Machine machine;
+    Memory counted;
+    Model m;
+    model_count(&counted, &spec);
+    model_init(&m, &spec, &machine);
+    size_t beside = 3*3*7*4 + MATMUL_STATIC_BYTES + alloc_bytes(counted.used) - counted.used;
+    CHECK(counted.bytes[MEM_REST] == m.memory.bytes[MEM_REST] + beside);
+    model_free(&m);
+}
+
 // The worst tensor is a bias: it began at zero, so after five steps it is nothing but AdamW's
 // normalised gradients, and their rounding (1e-6, and more where sums are not vectorized) passes
 // through undiminished. All parameters together agree much better. In bf16 a sum that differs in
