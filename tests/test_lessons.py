@@ -123,7 +123,7 @@ def test_lesson_15_quotes_what_was_measured():
         assert fit["target_nats"] not in (2.5, 2, 1.4) or words in text, words
     for label in "02_local", "02_text", "02_front":
         assert f"{kept.read(label)['endpoint'][0][1]:.1f}" in text, label
-    late = kept.number("02_size", "119k after 2^22 tokens: updates of 256 over 8,192")[0]
+    late = kept.number("02_size", "119k after 4,194,304 tokens: updates of 256 over 8,192")[0]
     assert f"{late:.1f} times as many of 256 as of 8,192" in text, late
     fit, = kept.only(fits, target_nats=2)
     line = re.search(r"S\(B\) = (\d+) \(1 \+ (\d+)/B\)", output_of("15_batch.md"))

@@ -32,7 +32,7 @@ def clock(seconds):
 
 def fewer_updates():
     small, large = ends(rows("02_front", "points"), "batch_tokens")
-    late = kept.number("02_size", "119k after 2^22 tokens: updates of 256 over 8,192")[0]
+    late = kept.number("02_size", "119k after 4,194,304 tokens: updates of 256 over 8,192")[0]
     return (f"It needs fewer updates: to a loss of 1.4, 0.8M parameters took "
             f"{small['updates_mean']:,.0f} updates of {small['batch_tokens']:,.0f} tokens, and "
             f"{large['updates_mean']:,.0f} of {large['batch_tokens']:,.0f}. After 1M tokens, "

@@ -71,9 +71,9 @@ def measure(e):
 
 # ---------------------------------------------------------------- from the tables on
 
-def knees(e):
-    """{(size, tokens): {seed: B_crit}}"""
-    found = {cell: local_knee.b_crits(own)
+def knees(e, most=math.inf):
+    """{(size, tokens): {seed: B_crit}}, of batches of at most so many tokens."""
+    found = {cell: local_knee.b_crits([row for row in own if row["batch_tokens"] <= most])
              for cell, own in kept.grouped(e.rows("branches"), *OF).items()}
     return {cell: of for cell, of in found.items() if of}
 
@@ -84,6 +84,20 @@ def exponents(b_crit, x):
     return [np.polyfit([math.log(x[cell]) for cell in b_crit],
                        [math.log(of[seed]) for of in b_crit.values()], 1)[0]
             for seed in sorted(shared)]
+
+
+def tell_growth(e, words, own):
+    """How B_crit of one size, own: {cell: {seed: B_crit}}, grows with the tokens trained."""
+    x = {cell: cell[1] for cell in own}
+    e.found(f"exponent of B_crit in trained tokens, {words}", *fit.mean_interval(exponents(own, x)))
+    early, late = ({cell: own[cell] for cell in own if round(math.log2(cell[1])) in ends}
+                   for ends in ((18, 20), (20, 22)))
+    if len(early) == len(late) == 2:
+        e.found(f"its change from 2^20 tokens on, {words}", *fit.mean_interval(
+            [b - a for a, b in zip(exponents(early, x), exponents(late, x))]))
+    last = fit.ratio_interval(own[max(own)].values())
+    e.found(f"B_crit at last, {words}", *last)
+    e.found("updates of 256 over 4,096 by it", (1 + last[0] / 256) / (1 + last[0] / 4096))
 
 
 def conclude(e):
@@ -103,24 +117,15 @@ def conclude(e):
                 f"{', '.join(size for size in SIZES if (size, at) in own)}", *slope)
         if set(ENDPOINT) == {size for size, _ in own}:
             verdict = [("", *slope)]
-    for size in SIZES:
-        own = {cell: of for cell, of in found.items() if cell[0] == size}
-        if len(own) > 2:
-            e.found(f"exponent of B_crit in trained tokens, {size}",
-                    *fit.mean_interval(exponents(own, {cell: cell[1] for cell in own})))
-        early, late = ({(size, 2 ** power): found.get((size, 2 ** power)) for power in powers}
-                       for powers in ((18, 20), (20, 22)))
-        if all(early.values()) and all(late.values()):
-            slopes = zip(*(exponents(of, {cell: cell[1] for cell in of}) for of in (late, early)))
-            e.found(f"exponent from 2^20 tokens on, less that to there, {size}",
-                    *fit.mean_interval([b - a for b, a in slopes]))
-            of = list(found[size, 2 ** 22].values())
-            e.found(f"{size} after 2^22 tokens: updates of 256 over 4,096, by B_crit",
-                    *fit.ratio_interval([(1 + b / 256) / (1 + b / 4096) for b in of]))
-            for batch, of in local_knee.fewer(e.rows("branches", size=size,
-                                                     trained_tokens=2 ** 22)).items():
-                e.found(f"{size} after 2^22 tokens: updates of 256 over {batch:,}",
-                        *fit.ratio_interval(of))
+    for words, of in [("", found), (" without 32,768", knees(e, 8192))]:
+        for size in SIZES:
+            own = {cell: b_crit for cell, b_crit in of.items() if cell[0] == size}
+            if len(own) > 2:
+                tell_growth(e, size + words, own)
+    for (size, tokens), own in kept.grouped(e.rows("branches"), *OF).items():
+        if fewer := local_knee.fewer(own).get(8192):
+            e.found(f"{size} after {tokens:,} tokens: updates of 256 over 8,192",
+                    *fit.ratio_interval(fewer))
     if len(found) > 1:
         e.figure("size", draw(found), alt=(
             "The critical batch size against the tokens trained, both logarithmic, a line for each "
