@@ -11,9 +11,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # What may be at most: source is everything that is counted, tests included.
-caps="source lines 64126
-source bytes 2976700
-tests lines 19950
+caps="source lines 64144
+source bytes 2977500
+tests lines 19955
 files in_git 420"
 
 counted() {
