@@ -231,7 +231,7 @@ static void plan_show(FILE *out, const PlanFacts *f, const RunPlan *p) {
     const Config *c = &f->c;
     fprintf(out, "model     %d layers, %d heads, %d channels, vocabulary %d: %s parameters\n",
             c->L, c->NH, c->C, c->V, count_text(plan_params(c)).text);
-    fprintf(out, "batch     %lld tokens per update: ", (long long)f->batch_tokens);
+    fprintf(out, "batch     %lld tokens: ", (long long)f->batch_tokens);
     if (f->shape.workers > 1)
         fprintf(out, "%d %s x ", f->shape.workers, f->tensor > 1 ? "groups" : "workers");
     fprintf(out, "%.0f x %d sequences of %d\n", p->micro_batches, f->shape.micro_batch, f->T);
