@@ -444,7 +444,7 @@ static void print_usage(void) {
            "  tales --out DIR           writes the embedded corpus: tales from a grammar\n"
            "  names --out DIR           writes names from a grammar, one per document\n"
            "  text FILE... --out DIR    writes texts as tokens; - is standard input\n"
-           "  jsonl FILE... --out DIR   tokenizes documents, one in each line of JSON\n"
+           "  jsonl FILE... --out DIR   tokenizes documents, one per line of JSON\n"
            "  encode < text > ids       prints the token ids of a text\n"
            "  decode < ids > text       prints the text that token ids stand for\n\n"
            "prepare COMMAND --help lists the flags of a command.\n");
