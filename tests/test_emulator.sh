@@ -138,18 +138,15 @@ ASAN_OPTIONS=detect_stack_use_after_return=1 \
 export OMPI_CXX=$cxx MPICH_CXX=$cxx
 unset EMULATOR_STREAMS
 
-# reported WORDS STATUS WHAT
-reported() {
+reported() {                                # reported WORDS STATUS WHAT
     [ "$2" -ne 0 ] && [ "$2" -ne 124 ] && ! grep -q '^after' "$dir/said" &&
         grep -qF -- "$1" "$dir/said" || note "$3, status $2: $(grep -m 1 . "$dir/said")"
 }
-# ranks N ARGS...: with a GPU each, unless DEVICES says how many there are
-ranks() {
+ranks() {                                   # ranks N ARGS...: on a GPU each, or on DEVICES
     EMULATOR_DEVICES=${DEVICES:-$1} timeout 60 mpirun -n "$1" "$dir/test" "${@:2}" \
         > "$dir/said" 2>&1 < /dev/null
 }
-# by N: all tests, by N ranks; every rank must come to the end.
-by() {
+by() {                                      # by N: all tests, and every rank comes to the end
     ranks "$1" || note "$1 ranks: status $?: $(grep -m 1 -vE '^ok|^$' "$dir/said")"
     same "of $1 ranks" "$(grep -c '^ok calls_that_are_refused' "$dir/said")" "$1"
 }

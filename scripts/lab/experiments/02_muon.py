@@ -5,6 +5,7 @@
 """
 import math
 import os
+import shutil
 import sys
 
 import fit
@@ -20,15 +21,16 @@ TABLES = {**local_knee.TABLES, "runs": ["rate", "plan"]}
 
 def patched(e):
     """The trainer with Muon."""
-    tree = os.path.join(e.args.out, "data", "muon", "source", "muon")
-    if not os.path.exists(tree):
+    scratch = os.path.join(e.args.out, "data", "muon")
+    program = os.path.join(scratch, "source", "muon", "train_gpt2")
+    if not os.path.exists(program):
         sys.path.append(os.path.join("dev", "speedrun"))
         import verify
-        scratch = tree[:-len("/source/muon")]
+        shutil.rmtree(scratch, ignore_errors=True)
         verify.copy_source(os.path.join(scratch, "plain"))
-        verify.patch(verify.Entry("muon"), os.path.join(scratch, "plain"), scratch)
-        verify.make(tree, "train_gpt2")
-    return os.path.join(tree, "train_gpt2")
+        verify.make(verify.patch(verify.Entry("muon"), os.path.join(scratch, "plain"), scratch),
+                    "train_gpt2")
+    return program
 
 
 def measure(e):
