@@ -95,8 +95,7 @@ one_line "goes elsewhere" env STAND_IN="$programs" OUT=dev/results/emulated test
 one_line "expected build, first or second" tests/gpu.sh third
 end gpu_second_call
 
-# ---- make bench: its figures add up, and it compares what it was told to. How fast anything is does
-# not matter here.
+# ---- make bench: its figures add up, and it compares what it was told to; speed does not matter
 
 export OMP_NUM_THREADS=1 BENCH_PAUSE=0
 unset PYTHONS LLMC PYTHONUNBUFFERED
