@@ -158,14 +158,14 @@ else
     skip bench_measures_two_ranks "needs make build/train_gpt2-mpi"
 fi
 
-# The GPU's, on the emulator: B=2, T=16, C=32, V=200, two layers. Floors of products are FLOP.
+# The GPU's, on the emulator: B=2, T=32, C=32, V=200, two layers. Floors of products are FLOP.
 if [ -x "$build/emulated/bench_cuda" ]; then
-    EMULATOR_MEMORY=900000000 "$build/emulated/bench_cuda" --model 2,2,32,200,16 1 2 \
+    EMULATOR_MEMORY=900000000 "$build/emulated/bench_cuda" --model 2,2,32,200,32 1 2 \
         > "$dir/said" 2>&1 || note "$(tail -n 1 "$dir/said")"
     same "steps" "$(grep -cE '^ +[12] +(none|block) ' "$dir/said")" 4
     same "launchers" "$(awk '/^launchers/ { on = 1 } on' "$dir/said" | wc -l)" 28
-    floors "att_proj:1/3" "fc and gelu:4/3" "mlp_proj, weight:4/3" "attention:17/(3*32)" \
-        "attention, back:2.5*17/(3*32)" "classifier, both ways:200/(2*32)" "qkv, data:1"
+    floors "att_proj:1/3" "fc and gelu:4/3" "mlp_proj, weight:4/3" "attention:33/(3*32)" \
+        "attention, back:2.5*33/(3*32)" "classifier, both ways:200/(2*32)" "qkv, data:1"
     near "AdamW's floor" "$(floor AdamW)" \
         "$(awk "BEGIN { print 30/4 * $(floor 'gradients to zero') }")" 0.05
     grep -qE '[^a-z](inf|nan)' "$dir/said" && note "$(grep -E -m 1 '[^a-z](inf|nan)' "$dir/said")"
