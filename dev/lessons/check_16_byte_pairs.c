@@ -145,7 +145,7 @@ int main(void) {
         tokenizer_free(&t);
     }
     claim(true, "the tokens' bytes are the text, each time");
-    claim(true, "the same text: with more tokens to choose from, more nats per token, fewer per byte");
+    claim(true, "the same text: with a larger vocabulary, more nats per token, fewer per byte");
     word_counts_free(&counts);
     return 0;
 }

@@ -38,7 +38,7 @@ def fewer_updates():
             f"{large['updates_mean']:,.0f} of {large['batch_tokens']:,.0f}. After 1M tokens, "
             "early in training, 16 times the tokens take "
             f"{endpoint('02_local')[0][1]} times fewer, on the King James Bible "
-            f"{endpoint('02_text')[0][1]}; after 4M, 32 times the tokens take {late:.3g} times fewer.")
+            f"{endpoint('02_text')[0][1]}; after 4M, 32 times the tokens {late:.3g}.")
 
 
 def knees(**wanted):

@@ -143,7 +143,7 @@ EXPORT(web_eval) double web_eval(int tokens) {
     return evaluate(r, &r->val, (size_t)tokens).loss;
 }
 
-// The entropy of the validation tales, nats per token: no model has a lower loss on tales read whole.
+// The entropy of the validation tales, nats per token: no model has a lower loss on whole tales.
 EXPORT(web_floor) double web_floor(void) {
     return web()->nats[VAL_SPLIT] / (double)web()->run.val.n_tokens;
 }

@@ -97,7 +97,8 @@ def tell_growth(e, words, own):
             [b - a for a, b in zip(exponents(early, x), exponents(late, x))]))
     last = fit.ratio_interval(own[max(own)].values())
     e.found(f"B_crit at last, {words}", *last)
-    e.found("updates of 256 over 4,096 by it", (1 + last[0] / 256) / (1 + last[0] / 4096))
+    e.found(f"updates of 256 over 4,096 by it, {words}",
+            (1 + last[0] / 256) / (1 + last[0] / 4096))
 
 
 def conclude(e):
