@@ -49,16 +49,17 @@ double cpu_peak_flops(void);
 // Performance Matrix Multiplication").
 // =================================================================================================
 
+// Floats in a vector register, and a tile in registers: rows by vectors.
 #if defined(__AVX512F__)
-enum { LANES = 16, MR = 8 };
+enum { LANES = 16, MR = 8, VECTORS = 3 };
 #elif defined(__AVX__)
-enum { LANES = 8, MR = 6 };
+enum { LANES = 8, MR = 6, VECTORS = 2 };
 #elif defined(__aarch64__)
-enum { LANES = 4, MR = 12 };
+enum { LANES = 4, MR = 12, VECTORS = 2 };
 #elif defined(__wasm__)
-enum { LANES = 4, MR = 4 };           // 25 to 35% faster than 6
+enum { LANES = 4, MR = 4, VECTORS = 2 };           // 25 to 35% faster than 6 rows
 #else
-enum { LANES = 4, MR = 6 };
+enum { LANES = 4, MR = 6, VECTORS = 2 };
 #endif
 
 #ifdef PRECISION_BF16
@@ -71,7 +72,7 @@ enum { STEP = 2 };                    // elements of k in a Word, see below
 enum { STEP = 1 };
 #endif
 
-enum { NR = 2*LANES, KC = 384*STEP, MC = 2048/MR*MR };
+enum { NR = VECTORS*LANES, KC = 384*STEP, MC = 2048/MR*MR };
 
 // A matrix to be read: element (i,j) is data[i*row + j*col]. Swapped strides are a transpose.
 typedef struct { const float *data; size_t row, col; } Mat;

@@ -11,20 +11,20 @@
 //
 // - Registers. The innermost loop keeps a tile of C, MR rows by NR columns, in vector registers.
 //   Each step of k loads NR numbers of B and MR numbers of A, and does MR*NR multiply-adds.
-// - Level 1 and 2 cache. A panel of B, NR columns and KC deep (48 KB with AVX-512, where NR is 32;
+// - Level 1 and 2 cache. A panel of B, NR columns and KC deep (72 KB with AVX-512, where NR is 48;
 //   24 KB with AVX2), is multiplied by one panel of MR rows of A after the other. Meanwhile the
 //   next panel of B is fetched.
 // - Level 3 cache. MC rows of A, KC deep (3 MB), are used for every panel of B.
 //
 // Both are first copied ("packed") into the order in which the innermost loop reads them; but whole
-// panels of A are read where they are if its rows are floats side by side. A matrix comes with the
-// strides of its rows and columns, so packing also transposes, and one function serves the forward
-// pass and both gradients. Rows and columns that fill no whole panel are padded with zeros.
+// panels of A are read where they are if its rows are floats side by side, and few. A matrix comes
+// with the strides of its rows and columns, so packing also transposes, and one function serves the
+// forward pass and both gradients. Rows and columns that fill no whole panel are padded with zeros.
 //
-// The tile takes MR*2 + 3 vector registers of the machine's 32 (AVX-512, NEON) or 16 (AVX2, SSE).
-// Two vectors to a row of it and 16 sums in flight hide what a multiply-add takes; on AVX-512 a
-// tile of 14 rows is no faster, and 8 divides GPT-2's sizes: a batch's B*T rows and its channels
-// (but not its vocabulary of 50,257).
+// The tile takes (MR + 1)*VECTORS + 1 vector registers of the machine's 32 (AVX-512, NEON) or 16
+// (AVX2, SSE). 8 rows by 3 vectors load 11 times for 24 multiply-adds, 8 by 2 load 10 times for 16:
+// on Ice Lake that makes products a fifth faster. 8 and 48 divide GPT-2's sizes: a batch's B*T rows
+// and its channels (but not its vocabulary of 50,257).
 #include "cpu.h"
 #include <assert.h>
 #include <stdalign.h>
@@ -125,55 +125,82 @@ void pack_panel(Word *dst, int width, Mat m, bool by_columns, int lines, int K) 
 #define pack_panel pack_floats
 #endif
 
-typedef struct { const Word *data; size_t ld; } Panel;   // MR rows of A; ld 0: packed (K,MR)
+static Mat part_of(Mat m, size_t i, size_t j) {
+    m.data += i*m.row + j*m.col;
+    return m;
+}
 
-// The hot loop: a whole tile, c = start + a*b, MR rows by 1 or 2 vectors. Element k of a's row i is
-// a[i*row + k*step]; b is a packed panel (K,NR). On Zen 4 it reaches 89% of what the processor does
-// on registers alone.
-static inline __attribute__((always_inline))   // so that vectors, and row or step, are constants
-void tile_multiply(float *c, size_t ldc, const float *start, size_t ld_start, const Word *a,
-                   size_t row, size_t step, const Word *b, int K, int vectors) {
-    vec sum[MR][2] = {0};
-    for (int i = 0; i < MR; i++) {       // c is fetched while the products are formed
-        __builtin_prefetch(c + i*ldc, 1);
-        __builtin_prefetch(c + i*ldc + vectors*LANES - 1, 1);
-    }
-    for (int k = 0; k < K; k += STEP, a += step, b += NR) {
-        wordvec b0 = *(const wordvec *)b, b1 = *(const wordvec *)(b + LANES);
-        for (int i = 0; i < MR; i++) {
-            sum[i][0] = multiply_add(sum[i][0], a[i*row], b0);
-            if (vectors == 2) sum[i][1] = multiply_add(sum[i][1], a[i*row], b1);
-        }
-    }
-    #pragma GCC unroll 16                // or the sums would take a detour through memory
-    for (int i = 0; i < MR; i++)
-        for (int j = 0; j < vectors; j++)
-            *(vec *)(c + i*ldc + j*LANES)
-                = *(const vec *)(start + i*ld_start + j*LANES) + sum[i][j];
+// What a tile reads: MR rows of A (ld 0: packed, (K,MR)); a panel of B, packed, (K,ld).
+typedef struct { const Word *data; size_t ld; } Panel;
+
+// Lines of a matrix where they lie, from row i and column j on.
+static Panel in_place(Mat m, size_t i, size_t j) {
+    return (Panel){ (const Word *)part_of(m, i, j).data, m.col == 1 ? m.row : m.col };
 }
 
 static const float zeros[NR];            // where a sum with no bias starts
 
+static const Panel nothing = { (const Word *)zeros, 0 };
+
+// The hot loop: a whole tile, c = start + a*b, MR rows by `vectors`. Element k of a's row i is
+// a[i*row + k*step]. What will be needed is fetched meanwhile, a little in each round, for fetches
+// that queue up are waited for: rows of c, and lines of B's next panel.
+static inline __attribute__((always_inline))   // so that vectors, and row or step, are constants
+void tile_multiply(float *c, size_t ldc, const float *start, size_t ld_start, const Word *a,
+                   size_t row, size_t step, Panel b, int K, Panel next, int vectors) {
+    enum { ROUND = 2*KC/NR };            // NR/2 of them
+    vec sum[MR][3] = {0};
+    for (int k = 0; k < K; next.data += next.ld) {
+        for (int l = 0; l < NR; l += 16) __builtin_prefetch(next.data + l, 0, 2);
+        for (int i = MR*k/64; i < MR*(k + ROUND)/64 && i < MR; i++)
+            for (int l = 0; l < vectors*LANES; l += 16) __builtin_prefetch(c + i*ldc + l, 1);
+        int end = K < k + ROUND ? K : k + ROUND;
+#ifndef __wasm__
+        #pragma GCC unroll 4             // 3% faster
+#endif
+        for (; k < end; k += STEP) {
+            const wordvec *b_k = (const wordvec *)b.data;
+            for (int i = 0; i < MR; i++) {
+                sum[i][0] = multiply_add(sum[i][0], a[i*row], b_k[0]);
+                if (vectors > 1) sum[i][1] = multiply_add(sum[i][1], a[i*row], b_k[1]);
+                if (vectors > 2) sum[i][2] = multiply_add(sum[i][2], a[i*row], b_k[2]);
+            }
+            a += step;
+            b.data += vectors == 1 ? b.ld : (size_t)vectors*LANES;     // one may be half of a panel
+        }
+    }
+    #pragma GCC unroll 16                // or the sums would take a detour through memory
+    for (int i = 0; i < MR; i++) {
+        const vec *from = (const vec *)(start + i*ld_start);
+        vec *to = (vec *)(c + i*ldc);
+        to[0] = from[0] + sum[i][0];
+        if (vectors > 1) to[1] = from[1] + sum[i][1];
+        if (vectors > 2) to[2] = from[2] + sum[i][2];
+    }
+}
+
 // A tile of C: bias + a*b, or c += a*b if bias is NULL. One at the edge goes through a whole one on
 // the side. Not inlined: its callers' values would not fit in registers (3% more instructions).
 static __attribute__((noinline))
-void tile(float *c, size_t ldc, const float *bias, Panel a, const Word *b, int K, int rows,
+void tile(float *c, size_t ldc, const float *bias, Panel a, Panel b, int K, Panel next, int rows,
           int cols) {
     const float *start = bias ? bias : c;
     size_t ld_start = bias ? 0 : ldc;
     if (rows < MR || cols % LANES != 0) {
-        float whole[MR*NR] = {0};
-        size_t bytes = cols * sizeof *whole;
-        for (int i = 0; i < rows; i++) memcpy(whole + i*NR, start + i*ld_start, bytes);
-        tile(whole, NR, NULL, a, b, K, MR, cols <= LANES ? LANES : NR);
-        for (int i = 0; i < rows; i++) memcpy(c + i*ldc, whole + i*NR, bytes);
+        float side[MR*NR] = {0};
+        size_t bytes = cols * sizeof *side;
+        for (int i = 0; i < rows; i++) memcpy(side + i*NR, start + i*ld_start, bytes);
+        tile(side, NR, NULL, a, b, K, next, MR,
+             (cols + LANES - 1)/LANES*LANES);
+        for (int i = 0; i < rows; i++) memcpy(c + i*ldc, side + i*NR, bytes);
         return;
     }
-    bool narrow = cols == LANES;         // a small model's head
-    if (a.ld && !narrow) tile_multiply(c, ldc, start, ld_start, a.data, a.ld, 1, b, K, 2);
-    else if (!narrow) tile_multiply(c, ldc, start, ld_start, a.data, 1, MR, b, K, 2);
-    else if (a.ld) tile_multiply(c, ldc, start, ld_start, a.data, a.ld, 1, b, K, 1);
-    else tile_multiply(c, ldc, start, ld_start, a.data, 1, MR, b, K, 1);
+#define TILE(vectors) (a.ld ? \
+    tile_multiply(c, ldc, start, ld_start, a.data, a.ld, 1, b, K, next, vectors) : \
+    tile_multiply(c, ldc, start, ld_start, a.data, 1, MR, b, K, next, vectors))
+    if (cols == LANES) TILE(1);
+    else if (cols == 2*LANES) TILE(2);
+    else if (VECTORS > 2) TILE(VECTORS);
 }
 
 void matvec(float *c, const float *x, Mat b, const float *bias, size_t begin, size_t end,
@@ -202,19 +229,6 @@ void matvec(float *c, const float *x, Mat b, const float *bias, size_t begin, si
     }
 }
 
-// Fetches what pack_panel will read next, part `i` of `parts` of it, by lines of 16 floats.
-static void prefetch_panel(Mat b, size_t lines, size_t K, size_t i, size_t parts) {
-    size_t runs = b.col == 1 ? K : lines, length = b.col == 1 ? lines : K;
-    size_t ld = b.col == 1 ? b.row : b.col;
-    for (size_t r = runs * i / parts; r < runs * (i + 1) / parts; r++)
-        for (size_t n = 0; n < length; n += 16) __builtin_prefetch(b.data + r*ld + n, 0, 2);
-}
-
-static Mat part_of(Mat m, size_t i, size_t j) {
-    m.data += i*m.row + j*m.col;
-    return m;
-}
-
 void matmul_fast(float *c, size_t ldc, Mat a, Mat b, const float *bias, size_t M, size_t N,
                  size_t K, Mode mode) {
     if (M == 1 && a.col == 1 && mode == WRITE) {
@@ -228,40 +242,51 @@ void matmul_fast(float *c, size_t ldc, Mat a, Mat b, const float *bias, size_t M
     // Shared by all threads. Static: 3 MB may overflow a thread's stack. So only one thread may
     // call matmul_fast, outside of parallel loops, which is how a model runs.
     static alignas(64) Word a_packed[MATMUL_STATIC_BYTES / sizeof(Word)];
+    // The columns are cut into as few panels as can be, which share the vectors evenly: 64 columns
+    // are 32 and 32, not 48 and 16.
+    int vectors = (int)((N + LANES - 1)/LANES), panels = (vectors + VECTORS - 1)/VECTORS;
     // A thread takes a strip of rows if there are more rows than columns, else a panel of columns.
-    size_t strips = M > N ? (size_t)thread_count() : 1, per_strip = strips > 1 ? N : NR;
+    size_t strips = M > N ? (size_t)thread_count() : 1;
+    int per_strip = strips > 1 ? panels : 1;
+    // Read in place, many rows of A would compete for the same few places of a cache.
+    bool packs = STEP > 1 || a.col > 1 || (M > 512 && N > 512);
     #pragma omp parallel if (M*N*K > 1 << 17)
     for (size_t i0 = 0; i0 < M; i0 += MC)
     for (size_t k0 = 0; k0 == 0 || k0 < K; k0 += KC) {       // with K = 0: c = bias, or 0
         alignas(64) Word b_packed[NR*KC/STEP];
-        size_t mc = min_size(MC, M - i0), in_place = STEP == 1 && a.col == 1 ? mc/MR*MR : 0;
-        size_t panels = (mc + MR - 1) / MR;
+        size_t mc = min_size(MC, M - i0), at_home = packs ? 0 : mc/MR*MR;
+        size_t tiles = (mc + MR - 1) / MR;
         int kc = (int)min_size(KC, K - k0);
         if (i0 + k0 > 0) {
             #pragma omp barrier          // the block before has been read from A and added to C
         }
         #pragma omp for nowait
-        for (size_t i = in_place; i < mc; i += MR)
+        for (size_t i = at_home; i < mc; i += MR)
             pack_panel(a_packed + i*KC/STEP, MR, part_of(a, i0 + i, k0), false,
                        (int)min_size(MR, mc - i), kc);
-        if (in_place < mc) {
+        if (at_home < mc) {
             #pragma omp barrier          // all of A that is packed has been before it is read
         }
         #pragma omp for schedule(guided) collapse(2) nowait  // who falls behind gets fewer
         for (size_t s = 0; s < strips; s++)
-        for (size_t j0 = 0; j0 < N; j0 += per_strip)
-        for (size_t j = j0; j < min_size(N, j0 + per_strip); j += NR) {
-            size_t cols = min_size(NR, N - j), next = min_size(NR, N - j - cols);
-            size_t end = min_size(mc, panels * (s + 1) / strips * MR);
-            Mat panel = part_of(b, k0, j);
-            pack_panel(b_packed, NR, panel, true, (int)cols, kc);
-            for (size_t i = panels * s / strips * MR; i < end; i += MR) {
-                prefetch_panel(part_of(panel, 0, NR), next, kc, i / MR, panels);
+        for (int p0 = 0; p0 < panels; p0 += per_strip)
+        for (int p = p0; p < p0 + per_strip; p++) {
+            int v = strip_begin(vectors, p, panels), v_end = strip_begin(vectors, p + 1, panels);
+            size_t j = (size_t)v*LANES, next = (size_t)v_end*LANES, width = next - j;
+            int cols = (int)min_size(width, N - j);
+            size_t end = min_size(mc, tiles * (s + 1) / strips * MR), line = 0;
+            pack_panel(b_packed, (int)width, part_of(b, k0, j), true, cols, kc);
+            for (size_t i = tiles * s / strips * MR; i < end; i += MR, line += NR/2) {
+                // A tile fetches NR/2 lines of the next panel, NR numbers of each. Of columns, NR/2
+                // of them and then the others; then what is below.
+                size_t k = b.col == 1 ? line : line/NR*NR;
+                bool fetches = next < N && k < (size_t)kc;
                 tile(c + (i0 + i)*ldc + j, ldc,
                      k0 > 0 || mode == ADD ? NULL : bias ? bias + j : zeros,
-                     i < in_place ? (Panel){ (const Word *)part_of(a, i0 + i, k0).data, a.row }
-                                  : (Panel){ a_packed + i*KC/STEP, 0 },
-                     b_packed, kc, (int)min_size(MR, mc - i), (int)cols);
+                     i < at_home ? in_place(a, i0 + i, k0) : (Panel){ a_packed + i*KC/STEP, 0 },
+                     (Panel){ b_packed, width }, kc,
+                     fetches ? in_place(b, k0 + k, next + line - k) : nothing,
+                     (int)min_size(MR, mc - i), cols);
             }
         }
     }
@@ -269,36 +294,36 @@ void matmul_fast(float *c, size_t ldc, Mat a, Mat b, const float *bias, size_t M
 
 // ---- the same for the small products inside attention, where each thread has its own head ----
 
+// Panels of at most two vectors, wherever they end: the causal mask cuts a packed matrix short.
+enum { NARROW = 2*LANES };
+
 size_t packed_size(size_t K, size_t N) {
-    return (K + STEP - 1)/STEP * ((N + NR - 1)/NR*NR);
+    return (K + STEP - 1)/STEP * ((N + NARROW - 1)/NARROW*NARROW);
 }
 
 void pack_whole(Word *dst, Mat b, size_t K, size_t N) {
-    for (size_t j = 0; j < N; j += NR)
+    for (size_t j = 0; j < N; j += NARROW)
         for (size_t k0 = 0; k0 < K; k0 += KC)
-            pack_panel(dst + j*((K + STEP - 1)/STEP) + k0*NR/STEP, NR, part_of(b, k0, j), true,
-                       (int)min_size(NR, N - j), (int)min_size(KC, K - k0));
+            pack_panel(dst + packed_size(K, j) + k0*NARROW/STEP, NARROW, part_of(b, k0, j), true,
+                       (int)min_size(NARROW, N - j), (int)min_size(KC, K - k0));
 }
 
 void matmul_packed(float *c, size_t ldc, Mat a, const Word *b, size_t depth, size_t M, size_t N,
                    size_t K, Mode mode) {
     enum { ROWS = 8*MR };
     alignas(64) Word a_packed[ROWS*KC/STEP];
-    size_t panel = (depth + STEP - 1)/STEP;              // Words in a column of it
     for (size_t i0 = 0; i0 < M; i0 += ROWS)
     for (size_t k0 = 0; k0 < K; k0 += KC) {
-        size_t mc = min_size(ROWS, M - i0), in_place = STEP == 1 && a.col == 1 ? mc/MR*MR : 0;
+        size_t mc = min_size(ROWS, M - i0), at_home = STEP == 1 && a.col == 1 ? mc/MR*MR : 0;
         int kc = (int)min_size(KC, K - k0);
-        for (size_t i = in_place; i < mc; i += MR)
+        for (size_t i = at_home; i < mc; i += MR)
             pack_panel(a_packed + i*KC/STEP, MR, part_of(a, i0 + i, k0), false,
                        (int)min_size(MR, mc - i), kc);
-        for (size_t j = 0; j < N; j += NR)
-        for (size_t i = 0; i < mc; i += MR) {
+        for (size_t j = 0; j < N; j += NARROW)
+        for (size_t i = 0; i < mc; i += MR)
             tile(c + (i0 + i)*ldc + j, ldc, k0 > 0 || mode == ADD ? NULL : zeros,
-                 i < in_place ? (Panel){ (const Word *)part_of(a, i0 + i, k0).data, a.row }
-                              : (Panel){ a_packed + i*KC/STEP, 0 },
-                 b + j*panel + k0*NR/STEP, kc,
-                 (int)min_size(MR, mc - i), (int)min_size(NR, N - j));
-        }
+                 i < at_home ? in_place(a, i0 + i, k0) : (Panel){ a_packed + i*KC/STEP, 0 },
+                 (Panel){ b + packed_size(depth, j) + k0*NARROW/STEP, NARROW }, kc, nothing,
+                 (int)min_size(MR, mc - i), (int)min_size(NARROW, N - j));
     }
 }

@@ -11,13 +11,20 @@ typedef float PeakVec __attribute__((vector_size(4*LANES)));
 
 enum { PEAK_CHAINS = 12 };   // enough that a multiply-add never waits for the one before it
 
-// `rounds` multiply-adds on each of the chains; the result keeps the compiler from dropping them.
+// `rounds` multiply-adds on each of the chains; the result keeps the compiler from dropping them. The
+// operands are random, as a product's are: Intel's processors lower their clock for those, but not
+// for numbers that never change.
 static float peak_chain(int rounds) {
-    PeakVec x[PEAK_CHAINS], sum = {0};
+    PeakVec x[PEAK_CHAINS], a[2], b[2], sum = {0};
+    Rng rng = rng_make(1, 1);
     for (int i = 0; i < PEAK_CHAINS; i++) x[i] = sum + (float)i;
-    PeakVec scale = sum + 0.999f, shift = sum + 0.001f;
+    for (int i = 0; i < LANES; i++)
+        for (int j = 0; j < 2; j++) {
+            a[j][i] = (float)rng_uniform(&rng) - 0.5f;
+            b[j][i] = (float)rng_uniform(&rng) - 0.5f;
+        }
     for (int r = 0; r < rounds; r++)
-        for (int i = 0; i < PEAK_CHAINS; i++) x[i] = x[i] * scale + shift;
+        for (int i = 0; i < PEAK_CHAINS; i++) x[i] = x[i] * a[i % 2] + b[i / 2 % 2];
     for (int i = 0; i < PEAK_CHAINS; i++) sum += x[i];
     return sum[0];
 }

@@ -104,24 +104,27 @@ static void vectorized(const Data *d) { in_tiles(d, add_to_row_vectors); }
 // c (MR,NR) += a (MR,depth) * b (depth,NR), parts of matrices whose rows are ldc, lda, ldb apart.
 static inline void add_to_tile(float *c, size_t ldc, const float *a, size_t lda,
                                const float *b, size_t ldb, size_t depth) {
-    vec sum[MR][2] = {0};
+    vec sum[MR][3] = {0};
     for (size_t k = 0; k < depth; k++) {
-        vec b0 = *(const vec *)(b + k*ldb), b1 = *(const vec *)(b + k*ldb + LANES);
+        const vec *row = (const vec *)(b + k*ldb);
         for (int i = 0; i < MR; i++) {
-            sum[i][0] += a[i*lda + k] * b0;
-            sum[i][1] += a[i*lda + k] * b1;
+            sum[i][0] += a[i*lda + k] * row[0];
+            sum[i][1] += a[i*lda + k] * row[1];
+            if (VECTORS > 2) sum[i][2] += a[i*lda + k] * row[2];
         }
     }
     #pragma GCC unroll 16                // or the sums would take a detour through memory
     for (int i = 0; i < MR; i++) {
-        *(vec *)(c + i*ldc) += sum[i][0];
-        *(vec *)(c + i*ldc + LANES) += sum[i][1];
+        vec *row = (vec *)(c + i*ldc);
+        row[0] += sum[i][0];
+        row[1] += sum[i][1];
+        if (VECTORS > 2) row[2] += sum[i][2];
     }
 }
 
-// Register-blocked: a tile of C, MR rows of two vectors, stays in registers for KC steps of k: 16
-// sums, 2 vectors of B and 1 number of A take 19 registers of AVX-512's 32. A step loads 2 vectors
-// and MR numbers for 2*MR multiply-adds, 0.6 loads to each, and stores nothing: now the
+// Register-blocked: a tile of C, MR rows of 3 vectors (else 2), stays in registers for KC steps of
+// k: 24 sums, 3 vectors of B and 1 number of A take 28 registers of AVX-512's 32. A step loads 3
+// vectors and MR numbers for 3*MR multiply-adds, 0.5 loads to each, and stores nothing: now the
 // multiply-adds are the limit. Rows and columns that fill no tile go the way of the rung before.
 static void register_blocked(const Data *d) {
     size_t N = d->N, K = d->K, rows = d->M/MR*MR, cols = N/NR*NR;
