@@ -149,14 +149,14 @@ static inline __attribute__((always_inline))   // so that vectors, and row or st
 void tile_multiply(float *c, size_t ldc, const float *start, size_t ld_start, const Word *a,
                    size_t row, size_t step, Panel b, int K, Panel next, int vectors) {
     enum { ROUND = 2*KC/NR };            // NR/2 of them
-    vec sum[MR][3] = {0};
+    vec sum[MR][3] = {0};                // clang keeps them in memory if a loop is over the three
     for (int k = 0; k < K; next.data += next.ld) {
         for (int l = 0; l < NR; l += 16) __builtin_prefetch(next.data + l, 0, 2);
         for (int i = MR*k/64; i < MR*(k + ROUND)/64 && i < MR; i++)
             for (int l = 0; l < vectors*LANES; l += 16) __builtin_prefetch(c + i*ldc + l, 1);
         int end = K < k + ROUND ? K : k + ROUND;
 #ifndef __wasm__
-        #pragma GCC unroll 4             // 3% faster
+        #pragma GCC unroll 4             // 3% faster; in WebAssembly slower
 #endif
         for (; k < end; k += STEP) {
             const wordvec *b_k = (const wordvec *)b.data;
@@ -190,8 +190,7 @@ void tile(float *c, size_t ldc, const float *bias, Panel a, Panel b, int K, Pane
         float side[MR*NR] = {0};
         size_t bytes = cols * sizeof *side;
         for (int i = 0; i < rows; i++) memcpy(side + i*NR, start + i*ld_start, bytes);
-        tile(side, NR, NULL, a, b, K, next, MR,
-             (cols + LANES - 1)/LANES*LANES);
+        tile(side, NR, NULL, a, b, K, next, MR, (cols + LANES - 1)/LANES*LANES);
         for (int i = 0; i < rows; i++) memcpy(c + i*ldc, side + i*NR, bytes);
         return;
     }
@@ -248,7 +247,8 @@ void matmul_fast(float *c, size_t ldc, Mat a, Mat b, const float *bias, size_t M
     // A thread takes a strip of rows if there are more rows than columns, else a panel of columns.
     size_t strips = M > N ? (size_t)thread_count() : 1;
     int per_strip = strips > 1 ? panels : 1;
-    // Read in place, many rows of A would compete for the same few places of a cache.
+    // Read in place, many rows of A would compete for the same few places of a cache. A copy pays
+    // if its numbers are used often enough: once for each panel.
     bool packs = STEP > 1 || a.col > 1 || (M > 512 && N > 512);
     #pragma omp parallel if (M*N*K > 1 << 17)
     for (size_t i0 = 0; i0 < M; i0 += MC)

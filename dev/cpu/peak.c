@@ -11,9 +11,9 @@ typedef float PeakVec __attribute__((vector_size(4*LANES)));
 
 enum { PEAK_CHAINS = 12 };   // enough that a multiply-add never waits for the one before it
 
-// `rounds` multiply-adds on each of the chains; the result keeps the compiler from dropping them. The
-// operands are random, as a product's are: Intel's processors lower their clock for those, but not
-// for numbers that never change.
+// `rounds` multiply-adds on each of the chains; the result keeps the compiler from dropping them.
+// Operands differ from one to the next, as a product's do: with equal ones an Ice Lake shows a peak
+// 10% higher, which no product could reach.
 static float peak_chain(int rounds) {
     PeakVec x[PEAK_CHAINS], a[2], b[2], sum = {0};
     Rng rng = rng_make(1, 1);
