@@ -43,20 +43,27 @@ static HeadScratch head_scratch(float *scratch, int T, int HS) {
 
 void attention_softmax(float *p, float *lse, float *inv_sum, int rows, int seen, int width,
                        float scale) {
+    // Three loops, so that a row need not wait for the one before it to be summed and divided.
     for (int i = 0; i < rows; i++) {
-        float *row = p + (size_t)i*width;
-        float hi = row[0], sum = 0.0f;
+        float *row = p + (size_t)i*width, hi = row[0];
         for (int t = seen + i; t < width; t++) row[t] = -INFINITY;
         #pragma omp simd reduction(max:hi)
         for (int t = 0; t < width; t++) hi = row[t] > hi ? row[t] : hi;
+        lse[i] = hi;
+    }
+    for (int i = 0; i < rows; i++) {
+        float *row = p + (size_t)i*width, hi = lse[i], sum = 0.0f;
         #pragma omp simd reduction(+:sum)
         for (int t = 0; t < width; t++) {
             row[t] = exp_fast((row[t] - hi) * scale);
             sum += row[t];
         }
         for (int t = seen + i; t < width; t++) row[t] = 0.0f;      // it was e^-87
-        lse[i] = hi * scale + logf(sum);
-        inv_sum[i] = 1.0f / sum;
+        inv_sum[i] = sum;
+    }
+    for (int i = 0; i < rows; i++) {
+        lse[i] = lse[i] * scale + logf(inv_sum[i]);
+        inv_sum[i] = 1.0f / inv_sum[i];
     }
 }
 
