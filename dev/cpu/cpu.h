@@ -62,14 +62,20 @@ enum { LANES = 4, MR = 4, VECTORS = 2 };           // 25 to 35% faster than 6 ro
 enum { LANES = 4, MR = 6, VECTORS = 2 };
 #endif
 
-#ifdef PRECISION_BF16
-#define PRECISION "bf16"
-
-enum { STEP = 2 };                    // elements of k in a Word, see below
-#else
+// Elements of k in a Word, see below. The compiler's flags decide, so it is the same on all ranks.
+#if !defined(PRECISION_BF16)
 #define PRECISION "fp32"
 
-enum { STEP = 1 };
+enum { STEP = 1, ROUNDED = false };
+#elif defined(__AVX512BF16__)
+#define PRECISION "bf16"
+#define WORDS_ARE_PAIRS
+
+enum { STEP = 2, ROUNDED = true };
+#else
+#define PRECISION "bf16 multiplied in fp32"
+
+enum { STEP = 1, ROUNDED = true };
 #endif
 
 enum { NR = VECTORS*LANES, KC = 384*STEP, MC = 2048/MR*MR };
@@ -83,17 +89,17 @@ static inline Mat rows_of(const float *x, size_t ld) { Mat m = { x, ld, 1 }; ret
 
 static inline Mat transpose_of(const float *x, size_t ld) { Mat m = { x, 1, ld }; return m; }
 
-// What the innermost loop multiplies. In a bf16 build (make PRECISION=bf16) a Word is two numbers,
-// elements k and k + 1 of a line, each the upper half of a float: a step of k is worth two, and the
-// sums are fp32 still.
-#ifdef PRECISION_BF16
+// What the innermost loop multiplies. A bf16 build (make PRECISION=bf16) rounds it to 16 bits; sums
+// are fp32 still. With AVX512-BF16 a Word is two numbers, elements k and k + 1 of a line, each the
+// upper half of a float: a step of k is worth two. Elsewhere a Word is a rounded float.
+#ifdef WORDS_ARE_PAIRS
 typedef uint32_t Word;
-
-// A float's bits rounded to the nearest number whose lower half is zero; not-a-number stays that.
-uint32_t bf16_round(float x);
 #else
 typedef float Word;
 #endif
+
+// A float's bits rounded to the nearest number whose lower half is zero; not-a-number stays that.
+uint32_t bf16_round(float x);
 
 // One row of C, columns begin ... end-1: c (N) = x (K) * b (K,N) + bias. Nothing is used twice, so
 // nothing is packed: the matrix streams past once, at the speed of memory. This is what generation

@@ -29,7 +29,7 @@
 #include <assert.h>
 #include <stdalign.h>
 
-#ifdef __AVX512BF16__
+#ifdef WORDS_ARE_PAIRS
 #include <immintrin.h>
 #endif
 
@@ -40,19 +40,14 @@ typedef float vec __attribute__((vector_size(4*LANES), aligned(4), may_alias));
 
 typedef float vec4 __attribute__((vector_size(16), aligned(4), may_alias));
 
-#ifdef PRECISION_BF16
+#ifdef WORDS_ARE_PAIRS
 typedef Word wordvec __attribute__((vector_size(4*LANES), aligned(4), may_alias));
 
+// The one intrinsic here, for compilers do not find this instruction. It does twice the work: a
+// step of GPT-2 124M at T=1024 takes 9.1 s instead of 16.7 (two cores of Zen 4).
 static vec multiply_add(vec sum, Word a, wordvec b) {
     wordvec pair = a - (wordvec){0};                 // a in every lane
-#ifdef __AVX512BF16__
-    // The one intrinsic here, for compilers do not find this instruction. It does twice the work:
-    // a step of GPT-2 124M at T=1024 takes 9.1 s instead of 16.7 (two cores of Zen 4).
     return (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)pair, (__m512bh)b);
-#else
-    return sum + (vec)(pair << 16) * (vec)(b << 16)
-               + (vec)(pair & 0xFFFF0000u) * (vec)(b & 0xFFFF0000u);
-#endif
 }
 #else
 typedef vec wordvec;
@@ -103,7 +98,6 @@ void pack_floats(float *dst, int width, Mat m, bool by_columns, int lines, int K
         for (int k = 0; k < K; k++) dst[k*width + i] = src[i*line + k*step];
 }
 
-#ifdef PRECISION_BF16
 uint32_t bf16_round(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -111,19 +105,24 @@ uint32_t bf16_round(float x) {
     return (bits & 0x7FFFFFFF) > 0x7F800000 ? 0x7FC00000 : rounded & 0xFFFF0000;
 }
 
-// pack_floats, and then rounding.
+// pack_floats, and then rounding, in a bf16 build.
 static inline __attribute__((always_inline))
 void pack_panel(Word *dst, int width, Mat m, bool by_columns, int lines, int K) {
+#ifdef WORDS_ARE_PAIRS
     alignas(64) float plain[(KC + 1)*WIDEST], *floats = plain;
     memset(floats + K*width, 0, width * sizeof *floats);         // an odd K's other half
     pack_floats(floats, width, m, by_columns, lines, K);
     for (int k = 0; k < K; k += 2, dst += width, floats += 2*width)
         for (int i = 0; i < width; i++)
             dst[i] = bf16_round(floats[i]) >> 16 | bf16_round(floats[width + i]);
-}
-#else                                  // a Word is a float
-#define pack_panel pack_floats
+#else
+    pack_floats(dst, width, m, by_columns, lines, K);
+    for (int i = 0; ROUNDED && i < K*width; i++) {
+        uint32_t bits = bf16_round(dst[i]);
+        memcpy(dst + i, &bits, sizeof bits);
+    }
 #endif
+}
 
 static Mat part_of(Mat m, size_t i, size_t j) {
     m.data += i*m.row + j*m.col;
@@ -250,7 +249,7 @@ void matmul_fast(float *c, size_t ldc, Mat a, Mat b, const float *bias, size_t M
     int per_strip = strips > 1 ? panels : 1;
     // Read in place, many rows of A would compete for the same few places of a cache. A copy pays
     // if its numbers are used often enough: once for each panel.
-    bool packs = STEP > 1 || a.col > 1 || (M > 512 && N > 512);
+    bool packs = ROUNDED || a.col > 1 || (M > 512 && N > 512);
     #pragma omp parallel if (M*N*K > 1 << 17)
     for (size_t i0 = 0; i0 < M; i0 += MC)
     for (size_t k0 = 0; k0 == 0 || k0 < K; k0 += KC) {       // with K = 0: c = bias, or 0
@@ -315,7 +314,7 @@ void matmul_packed(float *c, size_t ldc, Mat a, const Word *b, size_t depth, siz
     alignas(64) Word a_packed[ROWS*KC/STEP];
     for (size_t i0 = 0; i0 < M; i0 += ROWS)
     for (size_t k0 = 0; k0 < K; k0 += KC) {
-        size_t mc = min_size(ROWS, M - i0), at_home = STEP == 1 && a.col == 1 ? mc/MR*MR : 0;
+        size_t mc = min_size(ROWS, M - i0), at_home = !ROUNDED && a.col == 1 ? mc/MR*MR : 0;
         int kc = (int)min_size(KC, K - k0);
         for (size_t i = at_home; i < mc; i += MR)
             pack_panel(a_packed + i*KC/STEP, MR, part_of(a, i0 + i, k0), false,

@@ -80,7 +80,7 @@ double cpu_peak_bf16(int threads) {
 }
 
 double cpu_peak_flops(void) {
-#if defined(PRECISION_BF16) && defined(__AVX512BF16__)
+#ifdef WORDS_ARE_PAIRS
     return cpu_peak_bf16(thread_count());
 #else
     return cpu_peak_fp32(thread_count());

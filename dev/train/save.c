@@ -17,6 +17,7 @@ char *options_json(const Run *r) {
     log_int(&json, "train_tokens", (int64_t)r->train.n_tokens);
     log_text(&json, "train_hash", hash_text(r->train_hash).text);
     log_text(&json, "val_hash", hash_text(r->val_hash).text);
+    log_text(&json, "precision", machine_precision());
     if (!log_end(&json, &err)) die("%s", err.text);
     free(json.line);
     text_end(&text);
@@ -213,6 +214,10 @@ void restore_state(Run *r, const char *from) {
             (long long)tokens, r->train.n_tokens);
     check_hash(options, "train_hash", r->train_hash, "training");
     check_hash(options, "val_hash", r->val_hash, "validation");
+    const JsonNode *precision = json_get(options, "precision");
+    if (precision && !json_is(precision, machine_precision()))
+        warn("--resume: the run's precision was %s, this program's is %s; results will differ",
+             option_saved_words(precision), machine_precision());
     r->step = (uint64_t)state.step;
     r->tokens = (uint64_t)state.tokens;
     r->train.samples = (uint64_t)state.samples;
