@@ -11,8 +11,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # What may be at most: source is everything that is counted, tests included.
-caps="source lines 64180
-source bytes 2979500
+caps="source lines 64202
+source bytes 2980900
 tests lines 19955
 files in_git 420"
 
