@@ -11,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # What may be at most: source is everything that is counted, tests included.
-caps="source lines 64202
+caps="source lines 64200
 source bytes 2980900
 tests lines 19955
 files in_git 420"

@@ -62,19 +62,22 @@ enum { LANES = 4, MR = 4, VECTORS = 2 };           // 25 to 35% faster than 6 ro
 enum { LANES = 4, MR = 6, VECTORS = 2 };
 #endif
 
-// Elements of k in a Word, see below. The compiler's flags decide, so it is the same on all ranks.
-#if !defined(PRECISION_BF16)
+// What the innermost loop multiplies. A bf16 build (make PRECISION=bf16) rounds it to 16 bits; sums
+// are fp32 still. With AVX512-BF16 a Word is two numbers, elements k and k + 1 of a line, each the
+// upper half of a float: a step of k is worth two. Elsewhere a Word is a rounded float. The
+// compiler's flags decide, so it is the same on all ranks.
+#ifndef PRECISION_BF16
 #define PRECISION "fp32"
-
+typedef float Word;
 enum { STEP = 1, ROUNDED = false };
 #elif defined(__AVX512BF16__)
 #define PRECISION "bf16"
 #define WORDS_ARE_PAIRS
-
+typedef uint32_t Word;
 enum { STEP = 2, ROUNDED = true };
 #else
 #define PRECISION "bf16 multiplied in fp32"
-
+typedef float Word;
 enum { STEP = 1, ROUNDED = true };
 #endif
 
@@ -88,15 +91,6 @@ typedef enum { WRITE, ADD } Mode;     // C = A*B + bias, or C += A*B
 static inline Mat rows_of(const float *x, size_t ld) { Mat m = { x, ld, 1 }; return m; }
 
 static inline Mat transpose_of(const float *x, size_t ld) { Mat m = { x, 1, ld }; return m; }
-
-// What the innermost loop multiplies. A bf16 build (make PRECISION=bf16) rounds it to 16 bits; sums
-// are fp32 still. With AVX512-BF16 a Word is two numbers, elements k and k + 1 of a line, each the
-// upper half of a float: a step of k is worth two. Elsewhere a Word is a rounded float.
-#ifdef WORDS_ARE_PAIRS
-typedef uint32_t Word;
-#else
-typedef float Word;
-#endif
 
 // A float's bits rounded to the nearest number whose lower half is zero; not-a-number stays that.
 uint32_t bf16_round(float x);

@@ -98,6 +98,7 @@ void pack_floats(float *dst, int width, Mat m, bool by_columns, int lines, int K
         for (int k = 0; k < K; k++) dst[k*width + i] = src[i*line + k*step];
 }
 
+#ifdef PRECISION_BF16
 uint32_t bf16_round(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -105,7 +106,7 @@ uint32_t bf16_round(float x) {
     return (bits & 0x7FFFFFFF) > 0x7F800000 ? 0x7FC00000 : rounded & 0xFFFF0000;
 }
 
-// pack_floats, and then rounding, in a bf16 build.
+// pack_floats, and then rounding.
 static inline __attribute__((always_inline))
 void pack_panel(Word *dst, int width, Mat m, bool by_columns, int lines, int K) {
 #ifdef WORDS_ARE_PAIRS
@@ -117,12 +118,15 @@ void pack_panel(Word *dst, int width, Mat m, bool by_columns, int lines, int K) 
             dst[i] = bf16_round(floats[i]) >> 16 | bf16_round(floats[width + i]);
 #else
     pack_floats(dst, width, m, by_columns, lines, K);
-    for (int i = 0; ROUNDED && i < K*width; i++) {
+    for (int i = 0; i < K*width; i++) {
         uint32_t bits = bf16_round(dst[i]);
         memcpy(dst + i, &bits, sizeof bits);
     }
 #endif
 }
+#else
+#define pack_panel pack_floats
+#endif
 
 static Mat part_of(Mat m, size_t i, size_t j) {
     m.data += i*m.row + j*m.col;
