@@ -19,7 +19,8 @@ can = $(shell echo '$(or $(2),$(PROGRAM))' | $(CC) -Werror $(1) -x c - -o $(BUIL
         2>/dev/null && rm -f $(BUILD)/probe.$$$$ && echo '$(1)')
 BUILDS   := $(if $(WRITABLE),$(if $(call can,-std=gnu11,$(VECTORS)),yes))
 
-NATIVE := $(or $(call can,-march=native),$(call can,-mcpu=native))
+# Intel: AVX-512's whole width, not half of it.
+NATIVE := $(or $(call can,-march=native -mprefer-vector-width=512),$(call can,-march=native),$(call can,-mcpu=native))
 
 ifeq ($(OPENMP),1)
   BREW_OMP := $(shell brew --prefix libomp 2>/dev/null)

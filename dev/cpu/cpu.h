@@ -64,8 +64,7 @@ enum { LANES = 4, MR = 6, VECTORS = 2 };
 
 // What the innermost loop multiplies. A bf16 build (make PRECISION=bf16) rounds it to 16 bits; sums
 // are fp32 still. With AVX512-BF16 a Word is two numbers, elements k and k + 1 of a line, each the
-// upper half of a float: a step of k is worth two. Elsewhere a Word is a rounded float. The
-// compiler's flags decide, so it is the same on all ranks.
+// upper half of a float: a step of k is worth two. Elsewhere a Word is a rounded float.
 #ifndef PRECISION_BF16
 #define PRECISION "fp32"
 typedef float Word;
