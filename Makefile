@@ -63,7 +63,7 @@ endif
 FLAGS += $(if $(filter bf16,$(PRECISION)),-DPRECISION_BF16)    # the default is fp32 on a CPU
 CPUINFO := $(if $(filter bf16,$(PRECISION)),$(if $(NATIVE),$(shell cat /proc/cpuinfo 2>/dev/null)))
 ifneq ($(and $(filter GenuineIntel,$(CPUINFO)),$(filter avx512_bf16,$(CPUINFO))),)
-  FLAGS += -mno-avx512bf16         # slower there than multiplying the rounded numbers in fp32
+  FLAGS += $(call can,-mno-avx512bf16)    # slower there than multiplying the rounded numbers in fp32
 endif
 FLAGS += $(if $(filter 1,$(PLAIN)),-DPLAIN=1)      # the products and attention of train_gpt2.c
 

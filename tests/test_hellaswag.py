@@ -52,7 +52,7 @@ def ours(data, out, T, micro_batch):
     """The precision of the build, the score, and what test_hellaswag prints for each example."""
     lines = run(LOSSES, "--losses", "--data", data, "--init", out, "--steps", 0, "--seq-len", T,
                 "--micro-batch", micro_batch, "--hellaswag", FIXTURE).splitlines()
-    precision, *score = lines[0].split()
+    precision, *score = lines[0].rsplit(maxsplit=3)
     answers = []
     for line in lines[1:]:
         numbers = line.split()

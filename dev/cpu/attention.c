@@ -43,7 +43,8 @@ static HeadScratch head_scratch(float *scratch, int T, int HS) {
 
 void attention_softmax(float *p, float *lse, float *inv_sum, int rows, int seen, int width,
                        float scale) {
-    // Three loops: no row waits for the one before to be summed and divided.
+    // Three loops: no row waits for the one before to be summed and divided. Until the last, lse
+    // holds maxima and inv_sum sums.
     for (int i = 0; i < rows; i++) {
         float *row = p + (size_t)i*width, hi = row[0];
         for (int t = seen + i; t < width; t++) row[t] = -INFINITY;

@@ -62,20 +62,20 @@ enum { LANES = 4, MR = 4, VECTORS = 2 };           // 25 to 35% faster than 6 ro
 enum { LANES = 4, MR = 6, VECTORS = 2 };
 #endif
 
-// What the innermost loop multiplies. A bf16 build (make PRECISION=bf16) rounds it to 16 bits; sums
-// are fp32 still. With AVX512-BF16 a Word is two numbers, elements k and k + 1 of a line, each the
-// upper half of a float: a step of k is worth two. Elsewhere a Word is a rounded float.
+// A Word is what the innermost loop multiplies: in fp32 a float. A bf16 build (make PRECISION=bf16)
+// rounds it to 16 bits as it is packed; sums are fp32 still. With AVX512-BF16 a Word is two such
+// numbers, elements k and k + 1 of a line: a step of k is worth two. Without, it is one, as a float.
 #ifndef PRECISION_BF16
 #define PRECISION "fp32"
 typedef float Word;
 enum { STEP = 1, ROUNDED = false };
 #elif defined(__AVX512BF16__)
-#define PRECISION "bf16"
+#define PRECISION "bf16 products"
 #define WORDS_ARE_PAIRS
 typedef uint32_t Word;
 enum { STEP = 2, ROUNDED = true };
 #else
-#define PRECISION "bf16 multiplied in fp32"
+#define PRECISION "bf16 products in fp32"
 typedef float Word;
 enum { STEP = 1, ROUNDED = true };
 #endif

@@ -149,8 +149,8 @@ static void register_blocked(const Data *d) {
 //
 // Parallel: the same on all threads, which share the packed A and take panels of B in turn.
 //
-// bf16: the trainer's other build, on all threads. Packing rounds to 16 bits, half the bytes, and
-// one instruction does two multiply-adds where it did one; sums stay in fp32.
+// bf16: the trainer's other build, on all threads. Packing rounds to 16 bits. With AVX512-BF16 that
+// is half the bytes, and one instruction does two multiply-adds; sums stay in fp32.
 static void packed(const Data *d) {
     matmul_fast(d->c, d->N, rows_of(d->a, d->K), rows_of(d->b, d->N), NULL, d->M, d->N, d->K,
                 WRITE);
@@ -180,7 +180,7 @@ static const Rung rungs[] = {
 // ---- shapes ----
 
 // Sizes that nothing divides, less than a tile in registers and more than a block of the trainer
-// (MC = 2048 rows; KC = 384 deep, 768 in bf16), a single row among them.
+// (MC = 2048 rows; KC = 384 deep, or 768), a single row among them.
 static const int small[][3] = {        // M, N, K
     { 1, 53, 67 }, { 3, 5, 211 }, { 37, 41, 7 }, { 127, 521, 131 }, { 61, 67, 787 },
     { 2053, 37, 397 }, { 0 },
