@@ -19,7 +19,7 @@ can = $(shell echo '$(or $(2),$(PROGRAM))' | $(CC) -Werror $(1) -x c - -o $(BUIL
         2>/dev/null && rm -f $(BUILD)/probe.$$$$ && echo '$(1)')
 BUILDS   := $(if $(WRITABLE),$(if $(call can,-std=gnu11,$(VECTORS)),yes))
 
-# Intel: all of AVX-512's width, not half.
+# For Intel's processors, compilers use half of AVX-512's width unless told.
 NATIVE := $(or $(call can,-march=native -mprefer-vector-width=512),$(call can,-march=native),$(call can,-mcpu=native))
 
 ifeq ($(OPENMP),1)

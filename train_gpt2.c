@@ -402,7 +402,7 @@ static void xent_forward(float *loss, float *lse, const float *logits, const int
     #pragma omp parallel for
     for (size_t n = 0; n < N; n++) {
         const float *x = logits + n*Vp;
-        float hi = -INFINITY, sum = 0.0f;  // from x[0], clang is slow
+        float hi = -INFINITY, sum = 0.0f;  // clang sums slowly from x[0] on
         #pragma omp simd reduction(max:hi)
         for (int v = 0; v < V; v++) hi = x[v] > hi ? x[v] : hi;
         #pragma omp simd reduction(+:sum)

@@ -11,8 +11,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # What may be at most: source is everything that is counted, tests included.
-caps="source lines 64203
-source bytes 2981200
+caps="source lines 64200
+source bytes 2981150
 tests lines 19955
 files in_git 420"
 

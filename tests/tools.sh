@@ -8,7 +8,7 @@
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 dir=$(mktemp -d "${TMPDIR:-/tmp}/batchwise.XXXXXX") || exit 1
 trap 'rm -rf "$dir"' EXIT
-export OMP_WAIT_POLICY=passive OMPI_MCA_orte_tmpdir_base=$dir    # tests share a machine, and /tmp
+export OMP_WAIT_POLICY=passive OMPI_MCA_orte_tmpdir_base=$dir    # tests share a machine
 unset MAKEFLAGS MFLAGS MAKELEVEL            # set by a `make test` that runs the test
 grep() { command grep -a "$@"; }            # a sample of an untrained model may be no UTF-8
 

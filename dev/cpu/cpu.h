@@ -63,8 +63,8 @@ enum { LANES = 4, MR = 6, VECTORS = 2 };
 #endif
 
 // A Word is what the innermost loop multiplies: in fp32 a float. A bf16 build (make PRECISION=bf16)
-// rounds it to 16 bits as it is packed; sums are fp32 still. With AVX512-BF16 a Word is two such
-// numbers, elements k and k + 1 of a line: a step of k is worth two. Without, it is one, as a float.
+// rounds to 16 bits what it packs; sums are fp32 still. With AVX512-BF16 a Word is two such numbers,
+// elements k and k + 1 of a line: a step of k is worth two. Without, it is one, in a float.
 #ifndef PRECISION_BF16
 #define PRECISION "fp32"
 typedef float Word;

@@ -133,8 +133,8 @@ static Mat part_of(Mat m, size_t i, size_t j) {
     return m;
 }
 
-// What a tile reads: MR rows of A (ld 0: packed, (K,MR)); a panel of B, packed, (K,ld), and lines of
-// the next, to be fetched meanwhile.
+// What a tile reads: MR rows of A (ld 0: packed, (K,MR)); a panel of B, packed, (K,ld), and lines
+// of the next, to be fetched meanwhile.
 typedef struct { const Word *data; size_t ld; } Panel;
 typedef struct { Panel now, next; } Panels;
 
@@ -161,7 +161,7 @@ void tile_multiply(float *c, size_t ldc, const float *start, size_t ld_start, co
             for (int l = 0; l < vectors*LANES; l += 16) __builtin_prefetch(c + i*ldc + l, 1);
         int end = K < k + ROUND ? K : k + ROUND;
 #if !defined(__wasm__) && !defined(WORDS_ARE_PAIRS)
-        #pragma GCC unroll 4             // 3% faster; slower in WebAssembly, and 20% with pairs: gcc spills
+        #pragma GCC unroll 4             // 3% faster; the two others are slower: gcc spills pairs
 #endif
         for (; k < end; k += STEP) {
             const wordvec *b_k = (const wordvec *)b.data;
