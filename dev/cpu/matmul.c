@@ -213,12 +213,13 @@ void matvec(float *c, const float *x, Mat b, const float *bias, size_t begin, si
     for (size_t j = begin; j < end; j++) c[j] = bias ? bias[j] : 0.0f;
     if (b.col == 1) {
         size_t k = 0;
-        for (; k + 4 <= K; k += 4) {          // four rows at a time: four streams from memory
-            const float *r0 = b.data + k*b.row, *r1 = r0 + b.row;
-            const float *r2 = r1 + b.row, *r3 = r2 + b.row;
+        for (; k + LANES <= K; k += LANES) {  // so many streams from memory at a time
             #pragma omp simd
-            for (size_t j = begin; j < end; j++)
-                c[j] += x[k]*r0[j] + x[k + 1]*r1[j] + x[k + 2]*r2[j] + x[k + 3]*r3[j];
+            for (size_t j = begin; j < end; j++) {
+                float sum = 0.0f;
+                for (int i = 0; i < LANES; i++) sum += x[k + i] * b.data[(k + i)*b.row + j];
+                c[j] += sum;
+            }
         }
         for (; k < K; k++)
             for (size_t j = begin; j < end; j++) c[j] += x[k] * b.data[k*b.row + j];
