@@ -20,7 +20,8 @@ export PYTHON=$scratch/venv/bin/python PATH=$scratch/venv/bin:$PATH
 install_python() {
     /usr/bin/python3 -m venv --system-site-packages "$scratch/venv"
     pip install -q --no-compile 'transformers==4.30.2' 'tiktoken>=0.5' 'tokenizers<0.14' gguf \
-        vermin markdown-it-py mdit-py-plugins latex2mathml ${nightly:+ziglang}
+        vermin markdown-it-py mdit-py-plugins latex2mathml check-jsonschema ${nightly:+ziglang}
+    "$scratch/venv/bin/check-jsonschema" --builtin-schema vendor.github-workflows .github/workflows/*
 }
 # A data directory for tests that compare with published token counts.
 [ -d ../shared/data ] && export BATCHWISE_DATA=$PWD/../shared/data

@@ -23,8 +23,7 @@
 //
 // The tile takes (MR + 1)*VECTORS + 1 vector registers of the machine's 32 (AVX-512, NEON) or 16
 // (AVX2, SSE). 8 rows by 3 vectors load 11 times for 24 multiply-adds, 8 by 2 load 10 times for 16:
-// on Ice Lake that makes products a fifth faster. 8 and 48 divide GPT-2's sizes: a batch's B*T rows
-// and its channels (but not its vocabulary of 50,257).
+// on Ice Lake that makes products a fifth faster. 8 and 48 divide GPT-2's rows and channels.
 #include "cpu.h"
 #include <assert.h>
 #include <stdalign.h>
