@@ -97,7 +97,7 @@ uint32_t bf16_round(float x);
 // One row of C, columns begin ... end-1: c (N) = x (K) * b (K,N) + bias. Nothing is used twice, so
 // nothing is packed: the matrix streams past once, at the speed of memory. This is what generation
 // runs on. Either b's rows lie in memory, or its columns do. The order of a sum is not that of a
-// product of several rows: LANES of k at a time, or a vector of partial sums where columns lie.
+// product of several rows: LANES of k at a time, or, for columns, a vector of partial sums.
 void matvec(float *c, const float *x, Mat b, const float *bias, size_t begin, size_t end,
             size_t K);
 

@@ -212,7 +212,7 @@ void matvec(float *c, const float *x, Mat b, const float *bias, size_t begin, si
     for (size_t j = begin; j < end; j++) c[j] = bias ? bias[j] : 0.0f;
     if (b.col == 1) {
         size_t k = 0;
-        for (; k + LANES <= K; k += LANES) {  // so many streams from memory at a time
+        for (; k + LANES <= K; k += LANES) {  // LANES streams from memory; more collide in level 1
             #pragma omp simd
             for (size_t j = begin; j < end; j++) {
                 float sum = 0.0f;
