@@ -184,6 +184,7 @@ TEST(each_launcher_is_understood) {
         { { 1, 4, -7, -7 }, STEP "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4" },
         { { 5, 8, 1, 4 }, STEP TORCHRUN },
         { { 5, 8, 1, 4 }, "PMI_RANK=0 PMI_SIZE=1 " TORCHRUN },
+        { { 1, 2, 0, -7 }, "PMI_RANK=1 PMI_SIZE=2 " STEP },
         { { -7, -7, -7, -7 }, "RANK=first WORLD_SIZE=4" },       // something else's
         { { -7, -7, -7, -7 }, "RANK=1" }, { { -7, -7, -7, -7 }, "WORLD_SIZE=4" },
         { { -7, -7, -7, -7 }, "RANK=0 WORLD_SIZE=1" },

@@ -36,8 +36,11 @@ static int launcher_find(void) {
 }
 
 int launched_as(LaunchNumber which, int otherwise) {
-    int launcher = launcher_find();
-    int number = launcher < LAUNCHERS ? launcher_number(launcher, which) : -1;
+    int found = launcher_find(), number = -1;
+    for (int l = found; l < LAUNCHERS && number < 0; l++)      // srun's PMI has no local rank
+        if (launcher_number(l, LAUNCH_RANK) == launcher_number(found, LAUNCH_RANK)
+            && launcher_number(l, LAUNCH_SIZE) == launcher_number(found, LAUNCH_SIZE))
+            number = launcher_number(l, which);
     return number >= 0 ? number : otherwise;
 }
 

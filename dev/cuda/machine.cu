@@ -85,8 +85,10 @@ void machine_open(Machine *g, const TrainOptions *o, Comm *comm) {
     g->products = (Product *)alloc_or_die(MAX_PRODUCTS * sizeof(Product), "a table of products");
     // With --exact-sum the choice of a product's algorithm may not depend on the number of ranks.
     int all = g->properties.multiProcessorCount;
-    // Messages take an eighth of the multiprocessors, at most 16, while products run beside them.
-    if (comm->size > 1 && !o->no_overlap && !o->exact_sum) comm->blocks = all < 128 ? all / 8 : 16;
+    // While products run, messages take at most 16 multiprocessors and an eighth; a power of two, to
+    // which NCCL would round up.
+    if (comm->size > 1 && !o->no_overlap && !o->exact_sum)
+        for (comm->blocks = 16; comm->blocks > all / 8; comm->blocks /= 2) {}
     if (comm->size > 1 && comm->blocks > 0) g->beside = all - comm->blocks;
     comm_open_gpu(comm, g->stream);
 }
@@ -229,6 +231,6 @@ void machine_show(const Machine *g, const Model *m) {
            megabytes((double)m->memory.used),
            m->spec.recompute == RECOMPUTE_BLOCK ? "saves" : "would save",
            megabytes(keeping - recomputing));
-    if (p->major >= 10)
+    if (p->major == 10 || p->major == 11)
         printf("note    attention uses mma.sync, which is far below this GPU's tcgen05\n");
 }

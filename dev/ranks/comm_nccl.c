@@ -194,7 +194,10 @@ static bool comm_open_watch(Comm *c, double timeout, Error *err) {
     if (port < 2 || port > 65535)
         return fail(err, "MASTER_PORT: \"%.20s\" is not a port from 1 to 65534", port_text);
     heartbeat_init(&c->heartbeat, c->rank, c->size, timeout);
-    if (c->rank == 0 && !heartbeat_listen(&c->heartbeat, host, &port, err)) return false;
+    // For ranks on other machines, rank 0 listens at all addresses: it may know its own name as
+    // 127.0.1.1.
+    const char *at = c->local_size < c->size ? NULL : host;
+    if (c->rank == 0 && !heartbeat_listen(&c->heartbeat, at, &port, err)) return false;
     if (c->rank == 0) NCCL_CHECK(b, GetUniqueId(&b->id));
     return heartbeat_join(&c->heartbeat, host, port, &b->id, sizeof b->id, err);
 }
@@ -234,7 +237,9 @@ void comm_open_gpu(Comm *c, cudaStream_t compute) {
     c->compute = compute;
     if (c->size == 1) return;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+#if NCCL_VERSION_CODE >= 21700
     if (c->blocks > 0) config.maxCTAs = c->blocks;
+#endif
     NCCL_CHECK(b, CommInitRankConfig(&b->peers, c->size, b->id, c->rank, &config));
     c->piece = COMM_SCRATCH / sizeof(float) / COMM_BUFFERS / (size_t)c->size / 64 * 64;
     COMM_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));

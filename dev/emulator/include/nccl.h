@@ -22,6 +22,7 @@
 typedef struct { char internal[128]; } ncclUniqueId;
 
 // How many thread blocks a call may take changes nothing here.
+#define NCCL_VERSION_CODE 21700
 typedef struct { int maxCTAs; } ncclConfig_t;
 #define NCCL_CONFIG_INITIALIZER { 0 }
 
