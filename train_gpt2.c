@@ -10,18 +10,20 @@
 //     main              flags in, model built, loop run
 //
 // dev/train has what users need: flags, schedules, the log, resuming, sampling, --plan. Processes
-// that train one model together attach at hooks, which do nothing in a single process:
+// that train one model together (ranks) attach at hooks, which do nothing in an ordinary run:
 // forward_needs, backward_needs, gradients_ready, totals_share (dev/ranks/zero.c), and within
-// next_batch, gradients_arrive and step_end (dev/train/loop.c). What takes nine tenths of the time,
-// the matrix product and attention, has plain versions here, which `make PLAIN=1` runs; the
-// ordinary build runs fast ones from dev/cpu. train_gpt2.cu is the same program for a GPU.
+// next_batch, gradients_arrive and step_end (dev/train/loop.c); what begins with tp_ is for ranks
+// that share each block (dev/ranks/tensor.c). Skip both on a first reading. What takes nine tenths
+// of the time, the matrix product and attention, has plain versions here, which `make PLAIN=1`
+// runs; the ordinary build runs fast ones from dev/cpu. train_gpt2.cu is the same program for a
+// GPU.
 //
 // Conventions. Arrays are row-major: (N,C) has N rows of C elements. B sequences of T tokens make
-// N = B*T rows; C channels, NH heads of HS = C/NH channels, L layers, V words in the vocabulary
-// (Vp when rows are padded). A gradient has the name of its tensor with a d in front: dx is
-// d(loss)/dx, and backpropagation is the chain rule, layer by layer from the loss to the
-// embeddings. Layers write gradients of activations (=) and add gradients of parameters (+=), so
-// that several micro-batches can share one update: gradient accumulation. No sum depends on the
+// N = B*T rows; C channels, NH heads of HS = C/NH channels, L layers, P positions, V words in the
+// vocabulary (Vp when rows of logits are padded). A gradient has the name of its tensor with a d in
+// front: dx is d(loss)/dx, and backpropagation is the chain rule, layer by layer from the loss to
+// the embeddings. Layers write gradients of activations (=) and add gradients of parameters (+=),
+// so that several micro-batches can share one update: gradient accumulation. No sum depends on the
 // number of threads: the same run has the same bits on one core and on sixty-four.
 #include <assert.h>
 #include <math.h>
@@ -45,7 +47,7 @@
 //      |--------.
 //      |    LayerNorm ........ ln1 (N,C) *      mean, rstd (N) *
 //      |    linear C -> 3C ... qkv (N,3C) *     queries, keys, values side by side
-//      |    attention ........ att (N,C) *      lse (B,NH,T) *: tokens look at earlier tokens
+//      |    attention ........ att (N,C) *      lse (B,NH,T) *: tokens look at earlier ones
 //      |    linear C -> C .... branch (N,C)
 //      + <------'
 //      |
@@ -103,8 +105,8 @@ typedef struct {
 } BlockActs;
 
 struct Model {
-    Config c;                          // L, NH, C, P positions, and V words, or a rank's share of V
-    int Cn, NHn;                       // a block's channels and heads here: C and NH, or a part
+    Config c;                          // L, NH, C, P, and V or a rank's share of it
+    int Cn, NHn;                       // a block's channels and heads: C and NH, or a rank's part
     ModelSpec spec;                    // the largest B and T, and what else determines memory
     Params params;                     // the flat buffers, and how ranks share them
     Memory memory;                     // the one allocation that everything below lies in
@@ -120,7 +122,8 @@ struct Model {
     int Vp;                            // V rounded up: each row of logits begins a cache line
     float *scratch;                    // attention's, a piece for each thread
     float *branch;                     // (N,C) forward: the output of a branch, before it is added
-    float *dbranch;                    // (N,C) the same memory; backward: gradients in a branch
+    float *dbranch;                    // (N,C) the same memory; backward: gradients in a branch, or
+                                       // that of lnf.out
     float *dx;                         // (N,C) gradient of the residual stream
     float *dqkv;                       // (N,3C)
     float *dfc;                        // (N,4C)
@@ -188,8 +191,9 @@ static void layernorm_forward(NormActs a, const float *x, Norm w, size_t N, int 
 }
 
 // With xhat = (x - mean) * rstd and g = dout * gain:
-// dx = (g - mean(g) - xhat * mean(g * xhat)) * rstd; dgain += sum dout * xhat; dbias += sum dout.
-// dgain and dbias sum over rows: a thread owns a strip of columns. dx comes last: it may be dout.
+// dx = (g - avg(g) - xhat * avg(g * xhat)) * rstd, where avg is the average of a row;
+// dgain += sum of dout * xhat, dbias += sum of dout, over all rows: a thread owns a strip of
+// columns. dx comes last: it may be dout.
 //   a, w   what the forward pass kept, and its parameters, whose gradients are dw
 static void layernorm_backward(float *dx, Norm dw, const float *dout, const float *x, NormActs a,
                                Norm w, size_t N, int C) {
@@ -225,7 +229,7 @@ static void layernorm_backward(float *dx, Norm dw, const float *dout, const floa
 // ---- matrix product: c (I,J) = a (I,K) b (K,J) + bias, or c += a b ----
 // c_ij = sum over k of a_ik b_kj. A Mat holds the strides of its rows and columns, so transposing
 // copies nothing: rows_of(x, ld) reads x as it is stored, transpose_of(x, ld) with rows and columns
-// swapped. ldc is the distance from one row of c to the next. bias (J), or NULL.
+// swapped. ld is the distance from one row of x to the next, ldc that of c. bias (J), or NULL.
 
 static void matmul_plain(float *c, size_t ldc, Mat a, Mat b, const float *bias,
                          size_t I, size_t J, size_t K, Mode mode) {
@@ -275,8 +279,8 @@ static void linear_backward(float *dx, float *dw, float *db, const float *dout,
 //   out (B,T,C)   qkv (B,T,3C)   lse (B,NH,T) log of each softmax's denominator, for backward
 //   scratch: attention_scratch(past + T, HS) floats for each thread; past + T if plain
 // The causal mask t2 <= t hides later tokens, so that all T positions learn to predict their next
-// token in one pass. In generation the key/value cache holds `past` earlier tokens (else 0): a
-// sequence of out, qkv and lse has past + T rows, and the pointers are those of row `past`.
+// token in one pass. In generation (B = 1) the key/value cache holds `past` earlier tokens, else 0:
+// their rows lie before qkv. out and lse are written from their beginning.
 
 // The row of token t of one head, with T rows a sequence: its query at [0], its key at [C], its
 // value at [2C].
@@ -321,11 +325,12 @@ static void attention_forward_plain(float *out, float *lse, float *scratch, cons
     }
 }
 
-// With s_t,t2 = q_t . k_t2/sqrt(HS) the scores, d_t = dout_t . out_t and ds the gradient of s:
-//     dv_t2 += p_t,t2 dout_t                    ds_t,t2 = p_t,t2 (dout_t . v_t2 - d_t)
+// With s_t,t2 = q_t . k_t2/sqrt(HS) the scores, e_t = dout_t . out_t and ds the gradient of s:
+//     dv_t2 += p_t,t2 dout_t                    ds_t,t2 = p_t,t2 (dout_t . v_t2 - e_t)
 //     dq_t += ds_t,t2 k_t2 / sqrt(HS)           dk_t2 += ds_t,t2 q_t / sqrt(HS)
-// d_t is what the softmax's Jacobian subtracts: sum over t2 of p_t,t2 (dout_t . v_t2) = d_t. The
-// code multiplies by 1/sqrt(HS) once: its dqk = ds / sqrt(HS) is the gradient of q_t . k_t2.
+// e_t is what the softmax's Jacobian subtracts: sum over t2 of p_t,t2 (dout_t . v_t2) = e_t. The
+// code multiplies by 1/sqrt(HS) once: its dqk = ds / sqrt(HS) is the gradient of q_t . k_t2. dqkv
+// begins at 0.
 static void attention_backward_plain(float *dqkv, float *scratch, const float *dout,
                                      const float *qkv, const float *out, const float *lse,
                                      int B, int T, int C, int NH) {
@@ -341,13 +346,13 @@ static void attention_backward_plain(float *dqkv, float *scratch, const float *d
         const float *q = head_row(qkv, b, t, h, T, C, HS);
         const float *d_o = dout + n*C + h*HS;
         float *dq = dqkv + n*3*C + h*HS;
-        float d = dot(d_o, out + n*C + h*HS, HS);
+        float e = dot(d_o, out + n*C + h*HS, HS);
         for (int t2 = 0; t2 <= t; t2++) {
             const float *k = head_row(qkv, b, t2, h, T, C, HS) + C;
             const float *v = k + C;
             float *dk = dqkv + (k - qkv), *dv = dk + C;
             float p = expf(scale * dot(q, k, HS) - lse[((size_t)b*NH + h)*T + t]);
-            float dqk = p * (dot(d_o, v, HS) - d) * scale;
+            float dqk = p * (dot(d_o, v, HS) - e) * scale;
             add_scaled(dv, p, d_o, HS);
             add_scaled(dq, dqk, k, HS);
             add_scaled(dk, dqk, q, HS);
@@ -402,7 +407,7 @@ static void xent_forward(float *loss, float *lse, const float *logits, const int
     #pragma omp parallel for
     for (size_t n = 0; n < N; n++) {
         const float *x = logits + n*Vp;
-        float hi = -INFINITY, sum = 0.0f;  // clang sums slowly from x[0] on
+        float hi = -INFINITY, sum = 0.0f;      // from x[0], clang is slower
         #pragma omp simd reduction(max:hi)
         for (int v = 0; v < V; v++) hi = x[v] > hi ? x[v] : hi;
         #pragma omp simd reduction(+:sum)
@@ -412,8 +417,8 @@ static void xent_forward(float *loss, float *lse, const float *logits, const int
     }
 }
 
-// The gradient of -log softmax is p - 1[v is the target]: dlogits = (p - 1[target]) * scale. It
-// replaces the logits; padding becomes zero.
+// The gradient of -log softmax is p, minus 1 at the target: dlogits = (p - onehot(target)) * scale.
+// It replaces the logits.
 static void xent_backward(float *dlogits, const float *lse, const int *target, float scale,
                           size_t N, int V, int Vp) {
     #pragma omp parallel for
@@ -421,7 +426,6 @@ static void xent_backward(float *dlogits, const float *lse, const int *target, f
         float *d = dlogits + n*Vp;
         #pragma omp simd
         for (int v = 0; v < V; v++) d[v] = exp_fast(d[v] - lse[n]) * scale;
-        for (int v = V; v < Vp; v++) d[v] = 0.0f;
         d[target[n]] -= scale;
     }
 }
@@ -440,7 +444,7 @@ static void branch_project(Model *m, const float *x, const float *w, const float
 }
 
 // dx (N,C), the gradient of a branch's input: ranks that share the block sum their terms of it.
-static void branch_is_read(Model *m, float *dx, size_t N) {
+static void branch_input_sum(Model *m, float *dx, size_t N) {
     if (m->params.tp.size > 1) tp_sum(&m->params.tp, dx, N*m->c.C);
 }
 
@@ -484,41 +488,41 @@ void model_forward(Model *m, const int *tokens, int B, int T, int past) {
 
 // From dx, the gradient of x_out, to dx, the gradient of x. A branch receives all of dx, and what
 // comes back through the branch is added to dx.
-//   w, d   the block's weights and their gradients
-static void block_backward(Model *m, Block w, Block d, BlockActs a, int B, int T) {
+static void block_backward(Model *m, Block w, Block dw, BlockActs a, int B, int T) {
     int C = m->c.C, Cn = m->Cn, NHn = m->NHn;
     size_t N = (size_t)B*T;
     float *dx = m->dx;                 // of x_out; then of x_mid; finally of x
     float *dgelu = m->dfc, *dfc = m->dfc, *dqkv = m->dqkv;           // dfc overwrites dgelu
     float *dbranch = m->dbranch, *dln2 = dbranch, *datt = dbranch, *dln1 = dbranch;   // one buffer
-    linear_backward(dgelu, d.mlp_proj_w, d.mlp_proj_b, dx, a.gelu, w.mlp_proj_w, N, 4*Cn, C);
+    linear_backward(dgelu, dw.mlp_proj_w, dw.mlp_proj_b, dx, a.gelu, w.mlp_proj_w, N, 4*Cn, C);
     gelu_backward(dfc, dgelu, a.fc, N*4*Cn);
-    linear_backward(dln2, d.fc_w, d.fc_b, dfc, a.ln2.out, w.fc_w, N, C, 4*Cn);
-    branch_is_read(m, dln2, N);
-    layernorm_backward(dbranch, d.ln2, dln2, a.x_mid, a.ln2, w.ln2, N, C);
+    linear_backward(dln2, dw.fc_w, dw.fc_b, dfc, a.ln2.out, w.fc_w, N, C, 4*Cn);
+    branch_input_sum(m, dln2, N);
+    layernorm_backward(dbranch, dw.ln2, dln2, a.x_mid, a.ln2, w.ln2, N, C);
     residual_backward(dx, dbranch, N*C);
-    linear_backward(datt, d.att_proj_w, d.att_proj_b, dx, a.att, w.att_proj_w, N, Cn, C);
+    linear_backward(datt, dw.att_proj_w, dw.att_proj_b, dx, a.att, w.att_proj_w, N, Cn, C);
     attention_backward(dqkv, m->scratch, datt, a.qkv, a.att, a.att_lse, B, T, Cn, NHn);
-    linear_backward(dln1, d.qkv_w, d.qkv_b, dqkv, a.ln1.out, w.qkv_w, N, C, 3*Cn);
-    branch_is_read(m, dln1, N);
-    layernorm_backward(dbranch, d.ln1, dln1, a.x, a.ln1, w.ln1, N, C);
+    linear_backward(dln1, dw.qkv_w, dw.qkv_b, dqkv, a.ln1.out, w.qkv_w, N, C, 3*Cn);
+    branch_input_sum(m, dln1, N);
+    layernorm_backward(dbranch, dw.ln1, dln1, a.x, a.ln1, w.ln1, N, C);
     residual_backward(dx, dbranch, N*C);
 }
 
 // ---- classifier: logits = lnf wte^T, then cross-entropy ----
 // Weight tying: the embedding matrix wte is the classifier's weight as well (Press and Wolf 2017).
-// The classifier takes logit_rows rows at a time: all (N,V) logits would be the largest array.
+// The classifier takes logit_rows rows at a time: all (N,V) logits might be the largest array.
 
-// After model_forward: returns the sum of the losses in nats, and starts backpropagation of scale *
-// that sum: with 1/(tokens of the update) the objective is the mean. Writes the gradient of lnf,
-// adds to that of wte.
+// After model_forward: returns the sum of the losses in nats; m->loss has each. Also begins the
+// backpropagation of scale * that sum: writes the gradient of lnf to m->dbranch, and adds to that
+// of wte. With scale 1/(tokens of the update), the objective is the mean; with 0, no gradient is
+// computed.
 double classifier_loss_and_gradient(Model *m, const int *targets, float scale, int B, int T) {
     const TpGroup *g = &m->params.tp;
     int C = m->c.C, V = (int)g->words.count, Vp = m->Vp;             // of this rank's words
     float *wte = m->w.wte, *dwte = m->dw.wte, *logits = m->logits, *dlogits = logits;
     size_t N = (size_t)B*T, rows = m->logit_rows;
     double sum = 0.0;
-    backward_needs(&m->params, 0);
+    if (scale != 0.0f) backward_needs(&m->params, 0);
     if (g->shares) targets = tp_targets(g, targets, N);
     for (size_t n = 0; n < N; n += rows) {
         if (rows > N - n) rows = N - n;
@@ -527,11 +531,12 @@ double classifier_loss_and_gradient(Model *m, const int *targets, float scale, i
         matmul(logits, Vp, lnf, transpose_of(wte, C), NULL, rows, V, C, WRITE);
         if (g->shares) tp_xent_forward(m->loss + n, m->lse + n, logits, targets + n, g, rows, Vp);
         else xent_forward(m->loss + n, m->lse + n, logits, targets + n, rows, V, Vp);
+        if (scale == 0.0f) continue;
         xent_backward(dlogits, m->lse + n, targets + n, scale, rows, V, Vp);
         matmul(dlnf, C, rows_of(dlogits, Vp), rows_of(wte, C), NULL, rows, C, V, WRITE);
         matmul(dwte, C, transpose_of(dlogits, Vp), lnf, NULL, V, C, rows, ADD);
     }
-    if (g->shares) tp_sum(g, m->dbranch, N*C);         // a term from each rank's words
+    if (g->shares && scale != 0.0f) tp_sum(g, m->dbranch, N*C);      // a term from each rank's words
     for (size_t n = 0; n < N; n++) sum += m->loss[n];
     return sum;
 }
@@ -576,7 +581,7 @@ static double gradients_squares(Model *m) {
         double sum = 0.0;
         #pragma omp simd reduction(+:sum)
         for (int j = 0; j < p->chunks[i].count; j++) sum += (double)g[j] * g[j];
-        p->norm_partials[i] = p->chunks[i].counts ? sum : 0.0;
+        p->norm_partials[i] = p->chunks[i].in_norm ? sum : 0.0;
     }
     double sum = 0.0;
     for (int i = 0; i < p->n_chunks; i++) sum += p->norm_partials[i];
@@ -606,8 +611,8 @@ static void sgd_update(float *p, const float *g, float g_scale, AdamW o, size_t 
     for (size_t i = 0; i < n; i++) p[i] -= o.lr * (g[i] * g_scale + o.weight_decay * p[i]);
 }
 
-// AdamW, or SGD, on every tensor; matrices decay, gains and biases do not. Weights lie in masters,
-// gradients in grads: w and dw point into these buffers. A chunk is a piece of a tensor.
+// AdamW, or SGD, on this rank's share of every tensor; matrices decay, gains and biases do not. A
+// chunk is a piece of a tensor, with its weights in masters and its gradients in grads.
 void model_update(Model *m, AdamW o, float g_scale) {
     Params *p = &m->params;
     #pragma omp parallel for
@@ -664,7 +669,7 @@ static int train(Run *r, Model *m) {                   // returns the process's 
 // Behind the loop: generation, evaluation, memory
 // =================================================================================================
 
-// ---- generation ----
+// ---- generation and evaluation ----
 
 // The logits (V) of the token after tokens[t] of one sequence. If ranks share the vocabulary, the
 // logits of all ranks, in the order of the ranks.
@@ -678,23 +683,9 @@ const float *model_logits(Model *m, int t) {
     return g->parts;
 }
 
-// ---- evaluation ----
-
-// classifier_loss_and_gradient without the gradient.
 double model_loss(Model *m, float *each, const int *targets, size_t N) {
-    const TpGroup *g = &m->params.tp;
-    int C = m->c.C, V = (int)g->words.count, Vp = m->Vp;
-    size_t rows = m->logit_rows;
-    double sum = 0.0;
-    if (g->shares) targets = tp_targets(g, targets, N);
-    for (size_t n = 0; n < N; n += rows) {
-        if (rows > N - n) rows = N - n;
-        Mat lnf = rows_of(m->lnf.out + n*C, C);
-        matmul(m->logits, Vp, lnf, transpose_of(m->w.wte, C), NULL, rows, V, C, WRITE);
-        if (g->shares) tp_xent_forward(each + n, m->lse + n, m->logits, targets + n, g, rows, Vp);
-        else xent_forward(each + n, m->lse + n, m->logits, targets + n, rows, V, Vp);
-    }
-    for (size_t n = 0; n < N; n++) sum += each[n];
+    double sum = classifier_loss_and_gradient(m, targets, 0.0f, 1, (int)N);
+    memcpy(each, m->loss, N * sizeof *each);
     return sum;
 }
 
@@ -734,8 +725,8 @@ static void weights_point(Weights *w, const Params *p, Flat flat) {
     w->lnf = norm_at(norm, c, LNF_GAIN, LNF_BIAS);
 }
 
-// Rows of logits at a time: 64 MB, but at least 1024 rows (206 MB with GPT-2's vocabulary), so that
-// the product stays efficient.
+// Rows of logits at a time: 64 MiB, but at least 1024 rows (206 MB with GPT-2's vocabulary), so
+// that the product stays efficient.
 static size_t classifier_rows(size_t N, size_t Vp) {
     size_t rows = (64u << 20) / sizeof(float) / Vp;
     return min_size(N, rows < 1024 ? 1024 : rows);
@@ -763,12 +754,11 @@ static void block_carve(BlockActs *a, Memory *mem, size_t N, size_t C, size_t Cn
 static void model_carve(Model *m, Memory *mem) {
     size_t N = (size_t)m->spec.B * m->spec.T, C = m->c.C;
     size_t scratch = attention_scratch(m->spec.T, m->c.C / m->c.NH);
-    size_t Cn = tp_channels(&m->params.tp), NH = tp_heads(&m->params.tp);  // of this rank
     params_carve(&m->params, mem);
     if (m->spec.use == TRAIN) params_carve_training(&m->params, mem);
     m->x_in = memory_floats(mem, MEM_ACTIVATIONS, N*C);
     for (int l = 0; l < m->c.L; l++) {
-        block_carve(&m->acts[l], mem, N, C, Cn, NH);
+        block_carve(&m->acts[l], mem, N, C, m->Cn, m->NHn);
         m->acts[l].x = l > 0 ? m->acts[l - 1].x_out : m->x_in;
     }
     norm_carve(&m->lnf, mem, N, C);
@@ -781,8 +771,8 @@ static void model_carve(Model *m, Memory *mem) {
     m->branch = m->dbranch = memory_floats(mem, MEM_BACKWARD, N*C);
     if (m->spec.use == INFER) return;
     m->dx = memory_floats(mem, MEM_BACKWARD, N*C);
-    m->dqkv = memory_floats(mem, MEM_BACKWARD, N*3*Cn);
-    m->dfc = memory_floats(mem, MEM_BACKWARD, N*4*Cn);
+    m->dqkv = memory_floats(mem, MEM_BACKWARD, N*3*m->Cn);
+    m->dfc = memory_floats(mem, MEM_BACKWARD, N*4*m->Cn);
 }
 
 // All but the memory.
@@ -794,7 +784,7 @@ static void model_begin(Model *m, const ModelSpec *spec) {
     m->c = m->params.c;
     m->Cn = tp_channels(&m->params.tp);
     m->NHn = tp_heads(&m->params.tp);
-    m->Vp = (m->c.V + m->params.tp.shares + 15) / 16 * 16;   // and one for targets of other ranks
+    m->Vp = (m->c.V + m->params.tp.shares + 15) / 16 * 16;   // + 1 if shared: tp_targets' column
     m->acts = alloc_or_die(L * sizeof *m->acts, "a table of activations");
     m->w.block = alloc_or_die(L * sizeof(Block), "a table of blocks");
     m->dw.block = alloc_or_die(L * sizeof(Block), "a table of blocks");
@@ -852,7 +842,6 @@ void model_micro_batch(Model *m, size_t i, size_t n) {
 // =================================================================================================
 // Main
 // =================================================================================================
-
 
 int main(int argc, char **argv) {
     static Run r;

@@ -21,8 +21,8 @@
 //   time (a pack), fuse what would otherwise pass through memory twice, and divide their work by
 //   rows: mostly, a warp of 32 threads owns a row.
 // - The same run has the same bits each time: no sum depends on which block comes first.
-// - A function that launches kernels does not wait for them. They run one after the other, in the
-//   order of their launches; the CPU waits where it reads a result.
+// - A function that launches kernels does not wait for them: they run one after the other, messages
+//   to other ranks beside them. The CPU waits where it reads a result.
 #include <assert.h>
 #include <float.h>
 #include <math.h>
@@ -640,9 +640,6 @@ layernorm_backward_kernel(real *dx, float *partials, const real *skip, const rea
     }
 }
 
-// What a multiprocessor gives a block besides.
-static const size_t BLOCK_SHARED = 1 << 10;
-
 typedef struct { int blocks, warps; size_t bytes; } NormGrid;
 
 // As many warps a block as their sums have room for, and one wave of blocks: with a few more than a
@@ -652,7 +649,7 @@ static NormGrid layernorm_grid(size_t N, int C, const cudaDeviceProp *p) {
     size_t of_warp = 3*(size_t)C * sizeof(float);
     while (grid.warps > 1 && grid.warps*of_warp > p->sharedMemPerBlockOptin) grid.warps /= 2;
     grid.bytes = grid.warps*of_warp;
-    size_t room = p->sharedMemPerMultiprocessor / (grid.bytes + BLOCK_SHARED);
+    size_t room = p->sharedMemPerMultiprocessor / (grid.bytes + p->reservedSharedMemPerBlock);
     size_t wave = min_size(room, norm_blocks(norm_kept(C))) * p->multiProcessorCount;
     grid.blocks = (int)min_size(wave > 0 ? wave : 1, column_parts(3*(size_t)C, N, grid.warps));
     return grid;
@@ -1157,9 +1154,9 @@ typedef struct { int threads, kept; size_t bytes; } XentGrid;
 
 // A row of GPT-2 in bf16 is 101 KB: an H100's multiprocessor holds two, an A100's most of two.
 static XentGrid xent_grid(int Vp, const cudaDeviceProp *p) {
-    size_t room = p->sharedMemPerMultiprocessor / XENT_BLOCKS - 2*BLOCK_SHARED;
-    if (room > p->sharedMemPerBlockOptin - BLOCK_SHARED)
-        room = p->sharedMemPerBlockOptin - BLOCK_SHARED;
+    const size_t OF_WARPS = 1 << 10;             // at most
+    size_t room = p->sharedMemPerMultiprocessor / XENT_BLOCKS - p->reservedSharedMemPerBlock;
+    room = min_size(room, p->sharedMemPerBlockOptin) - OF_WARPS;
     size_t kept = min_size(Vp, room / sizeof(real) / PACK * PACK);
     return { Vp >= 8192 ? XENT_THREADS : 128, (int)kept, kept * sizeof(real) };
 }
@@ -1186,10 +1183,10 @@ template <class T> static void send_array(T *to, const T *from, size_t n, Model 
     CUDA_CHECK(cudaEventRecord(m->sent[m->now], m->gpu->stream));
 }
 
-// Sends a batch's N tokens without waiting for them to arrive. `tokens` may be used again at once.
+// Sends a copy of a batch's N tokens. Waits for the batch before the last only.
 static void send_inputs(Model *m, const int *tokens, size_t N) {
     m->now = 1 - m->now;
-    CUDA_CHECK(cudaEventSynchronize(m->sent[m->now]));       // of the batch before the last
+    CUDA_CHECK(cudaEventSynchronize(m->sent[m->now]));
     tp_rows(m->host_batches[m->now].inputs, tokens, N, &m->params.tp);
     send_array(m->batch.inputs, m->host_batches[m->now].inputs, N, m);
 }
@@ -1233,7 +1230,7 @@ static void branch_project(Model *m, real *out, const real *skip, const real *x,
 }
 
 // dx (N,C), the gradient of a branch's input: ranks that share the block sum their terms of it.
-static void branch_is_read(Model *m, real *dx, size_t N) {
+static void branch_input_sum(Model *m, real *dx, size_t N) {
     tp_sum(&m->params.tp, dx, N*m->c.C);
 }
 
@@ -1306,24 +1303,24 @@ static void loss_sum(Model *m, size_t N) {
 // comes back through the branch is added to dx, by the kernel that ends it. That kernel also sums
 // dx as it was, before it adds: the gradient of the bias of the product that ended the branch (of
 // mlp_proj, of att_proj), which no other kernel needs to read dx for.
-//   w, d   the block's weights and their gradients
-static void block_backward(Model *m, Block<real> w, Block<float> d, BlockActs a, int B, int T) {
+static void block_backward(Model *m, Block<real> w, Block<float> dw, BlockActs a, int B, int T) {
     int C = m->c.C, Cn = m->Cn, NHn = m->NHn;
     size_t N = (size_t)B*T;
     Gpu *g = m->gpu;
     real *dx = m->dx;                  // of x_out; then of x_mid; finally of x
     real *dfc = m->dfc, *dqkv = m->dqkv;
     real *dln2 = m->dx_branch, *datt = m->dx_branch, *dln1 = m->dx_branch;             // one buffer
-    gelu_linear_backward(dfc, d.fc_b, d.mlp_proj_w, dx, a.gelu, a.fc, w.mlp_proj_w, N, 4*Cn, C,
+    gelu_linear_backward(dfc, dw.fc_b, dw.mlp_proj_w, dx, a.gelu, a.fc, w.mlp_proj_w, N, 4*Cn, C,
                          g);
-    linear_backward(dln2, d.fc_w, dfc, a.ln2.out, w.fc_w, N, C, 4*Cn, g);
-    branch_is_read(m, dln2, N);
-    layernorm_backward(dx, d.ln2, d.mlp_proj_b, dx, dln2, a.x_mid, a.ln2, w.ln2, N, C, g);
-    linear_backward(datt, d.att_proj_w, dx, a.att, w.att_proj_w, N, Cn, C, g);
-    attention_backward(dqkv, d.qkv_b, m->att_rows, datt, a.qkv, a.att, a.att_lse, B, T, Cn, NHn, g);
-    linear_backward(dln1, d.qkv_w, dqkv, a.ln1.out, w.qkv_w, N, C, 3*Cn, g);
-    branch_is_read(m, dln1, N);
-    layernorm_backward(dx, d.ln1, d.att_proj_b, dx, dln1, a.x, a.ln1, w.ln1, N, C, g);
+    linear_backward(dln2, dw.fc_w, dfc, a.ln2.out, w.fc_w, N, C, 4*Cn, g);
+    branch_input_sum(m, dln2, N);
+    layernorm_backward(dx, dw.ln2, dw.mlp_proj_b, dx, dln2, a.x_mid, a.ln2, w.ln2, N, C, g);
+    linear_backward(datt, dw.att_proj_w, dx, a.att, w.att_proj_w, N, Cn, C, g);
+    attention_backward(dqkv, dw.qkv_b, m->att_rows, datt, a.qkv, a.att, a.att_lse, B, T, Cn, NHn,
+                       g);
+    linear_backward(dln1, dw.qkv_w, dqkv, a.ln1.out, w.qkv_w, N, C, 3*Cn, g);
+    branch_input_sum(m, dln1, N);
+    layernorm_backward(dx, dw.ln1, dw.att_proj_b, dx, dln1, a.x, a.ln1, w.ln1, N, C, g);
 }
 
 // ---- classifier: logits = lnf wte^T, then cross-entropy ----
@@ -1447,7 +1444,7 @@ void clear_grads(Model *m) {
 __global__ void norm_kernel(double *partials, const float *grads, const Chunk *chunks) {
     Chunk chunk = chunks[blockIdx.x];
     double sum = 0.0;
-    for (int i = threadIdx.x*PACK; chunk.counts && i < chunk.count; i += blockDim.x*PACK) {
+    for (int i = threadIdx.x*PACK; chunk.in_norm && i < chunk.count; i += blockDim.x*PACK) {
         float g[PACK];
         load(g, grads + chunk.grad + i);
         for (int k = 0; k < PACK; k++) sum += (double)g[k] * g[k];

@@ -202,7 +202,7 @@ WRONG = {
         ("-INFINITY", "0.0f", "subtract the largest score"),
         ("thread_index()*rows", "0*rows", SCRATCH)],
     "attention_backward": [
-        ("- d) * scale", ") * scale", "dqkv[b=0][t=0][p=0][h=0][i=0] is"),
+        ("- e) * scale", ") * scale", "dqkv[b=0][t=0][p=0][h=0][i=0] is"),
         ("(dv, p,", "(dv, dqk,", "wrong only where p=2"),
         ("collapse(2)", "collapse(3)", RACE)],
     "attention_tiled": [
@@ -220,7 +220,7 @@ WRONG = {
         ("chunks[i].grad", "chunks[i].param", "from grads + its `grad`"),
         ("#pragma omp parallel for",
          "double all = 0.0;\n    #pragma omp parallel for reduction(+:all)",
-         "#pragma omp simd reduction(+:sum)", "if (p->chunks[i].counts)", "sum += (double)g",
+         "#pragma omp simd reduction(+:sum)", "if (p->chunks[i].in_norm)", "sum += (double)g",
          "all += (double)g", "return sum", "return all", BITS)],
     "sample_token": [
         (") / s->temperature", ") * s->temperature", "drawn[v="),

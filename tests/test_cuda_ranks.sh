@@ -1,10 +1,7 @@
 #!/usr/bin/env bash
-# Many ranks of the CUDA trainer, emulated, under mpirun: that they train what one rank trains, on
-# any number of ranks, at any stage of ZeRO, in whatever order the GPU's streams run; that they keep
-# and send what they should, go on with each other's runs, and refuse in one line. Tiny models. Most
-# of the runs are those of the CPU's trainer, in tests/ranks.sh.
-#
-# TRAIN_MPI names another CPU's trainer with MPI.
+# Ranks of the CUDA trainer, emulated, under mpirun: that they train what one trains, at any stage of
+# ZeRO, in any order of the GPU's streams; what they keep, send, resume, and refuse in one line. Most
+# runs are those of the CPU's trainer, tests/ranks.sh.
 #
 #     tests/test_cuda_ranks.sh [NAME...]       all tests, or those that are named
 #     FAULTS=1 tests/test_cuda_ranks.sh        plants all faults, not one of each kind, and runs
@@ -158,8 +155,8 @@ ROWS
 train_gpt2.cu|s/    tp_sum(&m->params.tp, out, N\*C);//
 train_gpt2.cu|/^static void branch_project/,/^}/ s/(out, b, skip/(out, skip, skip/
 dev/ranks/tensor_model.cu|s/part.sum \* __expf(part.hi - whole.hi)/part.sum/
-train_gpt2.cu|s/; chunk.counts \&\& i/; i/
-train_gpt2.cu|s/    branch_is_read(m, dln[12], N);//
+train_gpt2.cu|s/; chunk.in_norm \&\& i/; i/
+train_gpt2.cu|s/    branch_input_sum(m, dln[12], N);//
 train_gpt2.cu|s/    if (use == TRAIN) tp_sum(group, m->dx_branch, N\*C);.*//
 FAULTS
     program=$bf16
@@ -276,9 +273,10 @@ emulated_ranks_refuse_in_one_line() {
     refused "1" env MASTER_PORT=$(free_port) WORLD_SIZE=2 RANK=0 "$program" $tiny --timeout 1
     # Several ranks may share a GPU where NCCL is told to let them.
     row shared 2 - - EMULATOR_DEVICES=1 NCCL_MULTI_RANK_GPU_ENABLE=1
-    # A launcher may show each rank a GPU of its own alone, as srun --gpus-per-task=1.
-    printf '#!/bin/sh\nexport CUDA_VISIBLE_DEVICES=$OMPI_COMM_WORLD_RANK\nexec "%s" "$@"\n' \
-        "$fp32" > "$dir/own-gpu" && chmod +x "$dir/own-gpu"
+    # Each on a machine of its own, which shows it one GPU; rank 0's does not have MASTER_ADDR's.
+    printf '%s\n' '#!/bin/sh' 'export CUDA_VISIBLE_DEVICES=$OMPI_COMM_WORLD_RANK' \
+        'export OMPI_COMM_WORLD_LOCAL_SIZE=1; [ $OMPI_COMM_WORLD_RANK = 1 ] || MASTER_ADDR=192.0.2.1' \
+        "exec '$fp32' \"\$@\"" > "$dir/own-gpu" && chmod +x "$dir/own-gpu"
     program=$dir/own-gpu
     row own 2 shared bits
 }

@@ -120,8 +120,8 @@ noise|dev/ranks/params.c|s/ && !p->measure && p->n_levels == 0;/ || p->measure;/
 zero|train_gpt2.c|/^static void block_backward/,/^}/ s/residual_backward(dx, dbranch, N\*C);//
 zero|train_gpt2.c|/^static void block_forward/,/^}/ s/gelu_forward(a.gelu, a.fc, N\*4\*Cn);//
 group|dev/ranks/tensor.c|/void tp_sum_rows/,/^}/ s/tp_sum(g, out, .*;//
-group|train_gpt2.c|s/    branch_is_read(m, dln[12], N);//
-group|train_gpt2.c|s/    if (g->shares) tp_sum(g, m->dbranch, N\*C);.*//
+group|train_gpt2.c|s/    branch_input_sum(m, dln[12], N);//
+group|train_gpt2.c|s/    if (g->shares .*) tp_sum(g, m->dbranch, N\*C);.*//
 group|train_gpt2.c|s/shared ? NULL : b,/b,/
 group|dev/ranks/tensor.c|s/part\[N\] \* expf(part\[0\] - hi)/part[N]/
 group|dev/ranks/tensor.c|s/return g->index == 0 ||/return true ||/

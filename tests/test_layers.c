@@ -1,11 +1,10 @@
 // Every layer against its textbook formula in double precision: the forward pass directly, the
 // backward pass against central differences of that formula. Sizes are odd on purpose.
 //
-// Errors are relative, by the norm of a tensor: |ours - exact| / |exact|. A float carries 6e-8 of
-// rounding; sums of a few hundred terms gather some 1e-7 to 1e-6; 1e-5 leaves room for both and
-// none for a mistake, which shows at 1e-3 or above. In a bf16 build each operand of a product is
-// rounded to 8 bits, by up to 2^-9 and 1.1e-3 in the root mean square, the two together 1.6e-3;
-// attention's gradients have gone through four products, and a norm is no average: 1e-2.
+// Errors are relative, by the norm of a tensor: |ours - exact| / |exact|. Sums of a few hundred
+// floats gather 1e-7 to 1e-6; a mistake shows at 1e-3 or above: 1e-5. In a bf16 build each operand of
+// a product is rounded to 8 bits, by 1.1e-3 in the root mean square; attention's gradients have gone
+// through four products: 1e-2.
 //
 // The matrix product and attention have two forms: the plain definition in train_gpt2.c and the
 // fast one in dev/cpu. Both are tested, and compared with each other. The plain forms never round

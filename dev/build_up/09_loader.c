@@ -394,20 +394,19 @@ static void model_forward(Model *m, const int *tokens, int B, int T) {
 }
 
 // From dx, the gradient of x_out, to dx, the gradient of x.
-//   w, d   the block's weights and their gradients
-static void block_backward(Model *m, Block w, Block d, BlockActs a, int B, int T) {
+static void block_backward(Model *m, Block w, Block dw, BlockActs a, int B, int T) {
     size_t N = (size_t)B*T;
     int C = m->c.C;
-    linear_backward(m->dfc, d.mlp_proj_w, d.mlp_proj_b, m->dx, a.gelu, w.mlp_proj_w, N, 4*C, C);
+    linear_backward(m->dfc, dw.mlp_proj_w, dw.mlp_proj_b, m->dx, a.gelu, w.mlp_proj_w, N, 4*C, C);
     gelu_backward(m->dfc, m->dfc, a.fc, N*4*C);
-    linear_backward(m->dbranch, d.fc_w, d.fc_b, m->dfc, a.ln2, w.fc_w, N, C, 4*C);
-    layernorm_backward(m->dbranch, d.ln2_gain, d.ln2_bias, m->dbranch, a.x_mid, a.ln2_mean,
+    linear_backward(m->dbranch, dw.fc_w, dw.fc_b, m->dfc, a.ln2, w.fc_w, N, C, 4*C);
+    layernorm_backward(m->dbranch, dw.ln2_gain, dw.ln2_bias, m->dbranch, a.x_mid, a.ln2_mean,
                        a.ln2_rstd, w.ln2_gain, N, C);
     residual_backward(m->dx, m->dbranch, N*C);
-    linear_backward(m->dbranch, d.att_proj_w, d.att_proj_b, m->dx, a.att, w.att_proj_w, N, C, C);
+    linear_backward(m->dbranch, dw.att_proj_w, dw.att_proj_b, m->dx, a.att, w.att_proj_w, N, C, C);
     attention_backward(m->dqkv, m->dbranch, a.qkv, a.att, a.att_lse, B, T, C, m->c.NH);
-    linear_backward(m->dbranch, d.qkv_w, d.qkv_b, m->dqkv, a.ln1, w.qkv_w, N, C, 3*C);
-    layernorm_backward(m->dbranch, d.ln1_gain, d.ln1_bias, m->dbranch, a.x, a.ln1_mean,
+    linear_backward(m->dbranch, dw.qkv_w, dw.qkv_b, m->dqkv, a.ln1, w.qkv_w, N, C, 3*C);
+    layernorm_backward(m->dbranch, dw.ln1_gain, dw.ln1_bias, m->dbranch, a.x, a.ln1_mean,
                        a.ln1_rstd, w.ln1_gain, N, C);
     residual_backward(m->dx, m->dbranch, N*C);
 }

@@ -105,7 +105,7 @@ CASE(global_norm, "n90 c2000", 1e-4,
           Chunk chunks[90];
           for (int i = 0; i < n; i++)
               chunks[i] = (Chunk){ .count = counts[i], .grad = (n - 1 - i)*(size_t)(c + 1),
-                                   .param = i, .moment = i, .counts = i % 16 != 5 };
+                                   .param = i, .moment = i, .in_norm = i % 16 != 5 };
           model.params.chunks = chunks; model.params.n_chunks = n; model.params.grads = grads;
           model.params.n_grads = n*(size_t)(c + 1); model.params.norm_partials = partials;
           *squares = gradients_squares(&model)),

@@ -68,7 +68,7 @@ EXERCISES = [Exercise(*row) for row in [
      "parameters p (n). o.m_steps is this update's number, from 1; o.v_steps is the same for v."),
     ("global_norm", 9, TRAINER, "gradients_squares",
      "Returns the sum, in double, of the squares of all gradients: chunk i is chunks[i].count of "
-     "them from m->params.grads + chunks[i].grad, and belongs to the sum if chunks[i].counts. "
+     "them from m->params.grads + chunks[i].grad, and belongs to the sum if chunks[i].in_norm. "
      "norm_partials has room for a sum of each of the n_chunks chunks."),
     ("muon", 9, TRAINER, None, "Muon for the matrices of the blocks"),
     ("gradient_accumulation", 10, TRAINER, "train_step",

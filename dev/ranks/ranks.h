@@ -321,7 +321,7 @@ void comm_group(Comm *c, Comm *whole, int size, int stride);
 //     data groups     0 2 4 6   1 3 5 7             comm_group(&data, &comm, 4, 2)
 //
 // Files hold the whole model: tp_copy_bucket cuts what is loaded, and puts together what is saved.
-// Blocks call tp_sum and tp_sum_rows (branch_project and branch_is_read of both trainers);
+// Blocks call tp_sum and tp_sum_rows (branch_project and branch_input_sum of both trainers);
 // embedding and cross-entropy have forms of their own.
 // =================================================================================================
 
@@ -423,7 +423,7 @@ typedef struct {
     size_t param, grad, moment;
     int count;
     bool decays;
-    bool counts;                           // in the gradient's norm (tp_counts)
+    bool in_norm;                          // counts in the gradient's norm (tp_counts)
 } Chunk;
 
 enum { PARAMS_SLOTS = 4 };                 // whole buckets in temporary buffers: embeddings, final

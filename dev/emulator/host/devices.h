@@ -126,7 +126,7 @@ inline cudaError_t cudaRuntimeGetVersion(int *version) {
 struct cudaDeviceProp {
     char name[256];
     int major, minor, multiProcessorCount;
-    size_t sharedMemPerBlockOptin, sharedMemPerMultiprocessor;
+    size_t sharedMemPerBlockOptin, sharedMemPerMultiprocessor, reservedSharedMemPerBlock;
 };
 
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int) {
@@ -137,6 +137,7 @@ inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int) {
     p->minor = capability % 10;
     p->sharedMemPerBlockOptin = emulator::OPTIN_SHARED_LIMIT;
     p->sharedMemPerMultiprocessor = 228 << 10;
+    p->reservedSharedMemPerBlock = 1 << 10;
     p->multiProcessorCount = 8;
     return emulator::result(cudaSuccess);
 }

@@ -18,18 +18,18 @@ static void block_forward(Model *m, Block w, BlockActs a, int B, int T, int past
     layernorm_forward((NormActs){ a.x_out, a.ln2.mean, a.ln2.rstd }, sum2, w.ln2, N, C);
 }
 
-static void block_backward(Model *m, Block w, Block d, BlockActs a, int B, int T) {
+static void block_backward(Model *m, Block w, Block dw, BlockActs a, int B, int T) {
     int C = m->c.C;
     size_t N = (size_t)B*T;
     float *dx = m->dx, *dbranch = m->dbranch, *dfc = m->dfc, *dqkv = m->dqkv;
-    layernorm_backward(dx, d.ln2, dx, a.ln2.out, a.ln2, w.ln2, N, C);
-    linear_backward(dfc, d.mlp_proj_w, d.mlp_proj_b, dx, a.gelu, w.mlp_proj_w, N, 4*C, C);
+    layernorm_backward(dx, dw.ln2, dx, a.ln2.out, a.ln2, w.ln2, N, C);
+    linear_backward(dfc, dw.mlp_proj_w, dw.mlp_proj_b, dx, a.gelu, w.mlp_proj_w, N, 4*C, C);
     gelu_backward(dfc, dfc, a.fc, N*4*C);
-    linear_backward(dbranch, d.fc_w, d.fc_b, dfc, a.x_mid, w.fc_w, N, C, 4*C);
+    linear_backward(dbranch, dw.fc_w, dw.fc_b, dfc, a.x_mid, w.fc_w, N, C, 4*C);
     residual_backward(dx, dbranch, N*C);
-    layernorm_backward(dx, d.ln1, dx, a.ln1.out, a.ln1, w.ln1, N, C);
-    linear_backward(dbranch, d.att_proj_w, d.att_proj_b, dx, a.att, w.att_proj_w, N, C, C);
+    layernorm_backward(dx, dw.ln1, dx, a.ln1.out, a.ln1, w.ln1, N, C);
+    linear_backward(dbranch, dw.att_proj_w, dw.att_proj_b, dx, a.att, w.att_proj_w, N, C, C);
     attention_backward(dqkv, m->scratch, dbranch, a.qkv, a.att, a.att_lse, B, T, C, m->c.NH);
-    linear_backward(dbranch, d.qkv_w, d.qkv_b, dqkv, a.x, w.qkv_w, N, C, 3*C);
+    linear_backward(dbranch, dw.qkv_w, dw.qkv_b, dqkv, a.x, w.qkv_w, N, C, 3*C);
     residual_backward(dx, dbranch, N*C);
 }

@@ -45,23 +45,23 @@ static void block_forward(Model *m, Block w, BlockActs a, int B, int T, int past
     residual_forward(a.x_out, a.x_mid, m->branch, N*C);
 }
 
-static void block_backward(Model *m, Block w, Block d, BlockActs a, int B, int T) {
+static void block_backward(Model *m, Block w, Block dw, BlockActs a, int B, int T) {
     int C = m->c.C, Cn = m->Cn, NHn = m->NHn;
     size_t N = (size_t)B*T;
     float *dx = m->dx;                 // of x_out; then of x_mid; at the end of x
     float *dgelu = m->dfc, *dfc = m->dfc, *dqkv = m->dqkv;           // dfc overwrites dgelu
     float *dbranch = m->dbranch, *dln2 = dbranch, *datt = dbranch, *dln1 = dbranch;   // one buffer
-    linear_backward(dgelu, d.mlp_proj_w, d.mlp_proj_b, dx, a.gelu, w.mlp_proj_w, N, 4*Cn, C);
+    linear_backward(dgelu, dw.mlp_proj_w, dw.mlp_proj_b, dx, a.gelu, w.mlp_proj_w, N, 4*Cn, C);
     gelu_backward(dfc, dgelu, a.fc, N*4*Cn);
-    linear_backward(dln2, d.fc_w, d.fc_b, dfc, a.ln2.out, w.fc_w, N, C, 4*Cn);
-    branch_is_read(m, dln2, N);
-    layernorm_backward(dbranch, d.ln2, dln2, a.x_mid, a.ln2, w.ln2, N, C);
+    linear_backward(dln2, dw.fc_w, dw.fc_b, dfc, a.ln2.out, w.fc_w, N, C, 4*Cn);
+    branch_input_sum(m, dln2, N);
+    layernorm_backward(dbranch, dw.ln2, dln2, a.x_mid, a.ln2, w.ln2, N, C);
     residual_backward(dx, dbranch, N*C);
-    linear_backward(datt, d.att_proj_w, d.att_proj_b, dx, a.att, w.att_proj_w, N, Cn, C);
+    linear_backward(datt, dw.att_proj_w, dw.att_proj_b, dx, a.att, w.att_proj_w, N, Cn, C);
     attention_backward(dqkv, m->scratch, datt, a.qkv, a.att, a.att_lse, B, T, Cn, NHn);
     rotate(dqkv, -1.0f, N, T, 0, C, NHn);
-    linear_backward(dln1, d.qkv_w, d.qkv_b, dqkv, a.ln1.out, w.qkv_w, N, C, 3*Cn);
-    branch_is_read(m, dln1, N);
-    layernorm_backward(dbranch, d.ln1, dln1, a.x, a.ln1, w.ln1, N, C);
+    linear_backward(dln1, dw.qkv_w, dw.qkv_b, dqkv, a.ln1.out, w.qkv_w, N, C, 3*Cn);
+    branch_input_sum(m, dln1, N);
+    layernorm_backward(dbranch, dw.ln1, dln1, a.x, a.ln1, w.ln1, N, C);
     residual_backward(dx, dbranch, N*C);
 }
