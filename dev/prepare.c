@@ -169,7 +169,7 @@ static Encoder *encoder_begin(const Options *o, const char *name, const Tokenize
 
 static void encoder_write(Encoder *e) {
     e->ids = (int *)grow_or_die(e->ids, &e->ids_room, e->bytes, sizeof *e->ids, "tokens");
-    #pragma omp parallel for schedule(dynamic, 16)
+    #pragma omp parallel for schedule(dynamic)
     for (size_t i = 0; i < e->n; i++) {
         Part *p = &e->parts[i];
         p->count = tokenizer_encode(e->tokenizer, e->ids + p->at, e->text + p->at, p->n);
@@ -223,7 +223,7 @@ static void encoder_finish(Encoder *e) {
     }
     if (e->val.tokens == 0)
         printf("       training needs a validation split: train_gpt2 --train '%s/*train*.bin' "
-               "--val FILE\n", e->o->out);
+               "--val FILE --tokenizer '%s/tokenizer.json'\n", e->o->out, e->o->out);
     printf("%s written in %.1f s, documents: %" PRIu64 "\n", e->o->out, seconds_now() - e->start,
            e->train.documents + e->val.documents);
     free(e->text);
@@ -346,6 +346,7 @@ static void jsonl_run(const Options *o) {
 static const Option code_table[] = {
     { "tokenizer", "byte|FILE", OPT_TEXT, offsetof(Options, tokenizer), "byte", 1, 0, NULL,
       "tokens", TOKENIZER_HELP, NULL },
+    EOS_ROW,
     HELP_ROW,
 };
 

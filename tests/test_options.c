@@ -332,8 +332,7 @@ static bool parse(TrainOptions *o, Line *line, const char *words, Error *err) {
     return train_options_parse(o, line->argc, line->argv, err);
 }
 
-// What other programs call a flag, with either dash, leads to ours; so does a flag that is gone to
-// what replaces it. What is named must exist.
+// What other programs call a flag, with either dash, leads to ours. What is named must exist.
 TEST(flags_of_other_programs) {
     static const Row cases[] = {
         { "--max_iters=5", "!--max_iters: unknown flag; here it is --steps N" },
@@ -342,7 +341,6 @@ TEST(flags_of_other_programs) {
           "of an update" },
         { "-l 1e-3", "!-l: unknown flag; here it is --lr X" },
         { "--compile", "!--compile: unknown flag; there is none: make has compiled everything" },
-        { "--tf32", "!--tf32: unknown flag; it is gone; make train_gpt2cu PRECISION=tf32" },
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         TrainOptions o;
@@ -390,17 +388,16 @@ TEST(rules_between_flags) {
 
 // ---- what else the flags decide ----
 
-// A run that goes on from a state.json of these flags, of which --tune is gone. In a damaged one a
-// value that is no number and no text has no characters, and nothing may read those that follow it.
+// A run that goes on from a state.json of these flags. In a damaged one a value that is no number
+// and no text has no characters, and nothing may read those that follow it.
 TEST(a_resumed_run) {
     static const Row rows[] = {
-        { "{\"data\":\"d\",\"seed\":7,\"recompute\":\"block\",\"tune\":\"again\","
-          "\"graph\":\"off\",\"steps\":9}", "data=\"d\" seed=7 steps=9 "
-          "recompute=\"none\"" },
+        { "{\"data\":\"d\",\"seed\":7,\"recompute\":\"block\",\"steps\":9}",
+          "data=\"d\" seed=7 steps=9 recompute=\"none\"" },
         { "{\"data\":\"d\",\"plan\":true,\"plan_search\":true,\"plan_gpu\":\"h100,8\"}",
           "plan=false plan_search=false plan_gpu=null" },
         { "{\"data\":\"d\",\"zero\":null}", "zero=null" },    // then the ranks decide anew
-        { "{\"data\":\"d\",\"zero\":3}", "zero=3" },
+        { "{\"data\":\"d\",\"zero\":3,\"tokenizer\":\"t\"}", "zero=3 tokenizer=null" },
         { "{\"data\":true}", "!state.json: |--data " },
         { "{\"steps\":{}}", "!state.json: |--steps " },
         { "{\"lr_schedule\":false}", "!state.json: |--lr-schedule " },

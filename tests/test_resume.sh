@@ -101,6 +101,12 @@ appears "^step" "$dir/out"
 interrupt $! 130 ""
 [ "$(grep -o '"event":"[a-z]*"' "$dir/eval/log.jsonl" | xargs)" = "event:start event:step event:save event:end" ] \
     || note "in an evaluation: $(cut -c 1-40 "$dir/eval/log.jsonl" | xargs)"
+rm -f "$dir/out"
+(trap '' HUP; exec $train $slow --steps 9 --out "$dir/nohup") >"$dir/out" 2>&1 &
+appears "^step" "$dir/out"
+kill -HUP $!; sleep 0.2
+grep -q stopping "$dir/out" && note "SIGHUP stops a run under nohup"
+interrupt $! 130 ""
 rm -f "$dir/out"    # timeout sends a signal to its child, and without --foreground again to its group
 timeout --foreground -s KILL 60 $train $slow --steps 9 --eval-every 0 --sample-every 1 --max-new 1000000 --temperature 0 \
     --out "$dir/sample" >"$dir/out" 2>&1 &       # the likeliest byte, again and again, for ever
@@ -158,14 +164,6 @@ grep -q "already done; raise --steps" "$dir/out" || note "a finished run resumed
 $train $small --steps 8 --out "$dir/flags" --resume >/dev/null 2>"$dir/err" || note "and again: $(cat "$dir/err")"
 refused "leave it out" $train $small --channels 32 --steps 9 --out "$dir/flags" --resume
 refused "leave it out" $train --init d4 --steps 9 --out "$dir/flags" --resume
-touch "$dir/flags/latest/tune.json"                   # of an older version, on a GPU
-refused "tune.json holds .* commit 06c23e3 .* or delete it:" $train --resume --steps 9 --out "$dir/flags"
-rm "$dir/flags/latest/tune.json"
-sed -i 's/"options": {/&"skip_outliers":4,/' "$dir/flags/latest/state.json"
-refused "began with skip_outliers 4, and commit 06c23e3 .* write 0" $train --resume --steps 9 --out "$dir/flags"
-sed -i 's/"skip_outliers":4,/"batch_beta2":"fixed",/
-        s/"batch_schedule":"constant"/"batch_schedule":"linear:8,100"/' "$dir/flags/latest/state.json"
-refused "began with batch_beta2 fixed, and .* write halflife" $train --resume --steps 9 --out "$dir/flags"
 target="$small --lr-schedule constant --eval-every 5 --target-loss 4 --steps 300"
 $train $target --out "$dir/target" >/dev/null
 ended=$(readlink "$dir/target/latest")

@@ -136,6 +136,11 @@ as_is() {
     "$train" "$@" > "$dir/stdout" 2> "$dir/stderr" < /dev/null
     same "status of '$*': $(cat "$dir/stderr")" $? 0
 }
+# A checkpoint has the loss of its own weights, or none.
+good --steps 4 --eval-every 2 --save-every 3 --keep 0 --out "$dir/between"
+same "losses saved" "$(grep -l '"val_loss": [0-9]' "$dir"/between/step_*/state.json)" \
+    "$dir/between/step_00000004/state.json"
+
 # A later end stretches the schedule, and a worse end leaves a better checkpoint: both are said.
 good --steps 4 --lr 1e-3 --eval-every 4 --out "$dir/longer"
 as_is --resume --out "$dir/longer" --steps 8 --max-new 1
@@ -148,6 +153,9 @@ has "$dir/stdout" "best        validation loss $(printf %.4f "$(values eval val_
     sort -n | head -n 1)") after step 16: $dir/longer/best"
 has "$dir/stdout" "--init $dir/longer/best --generate"
 as_is --init "$dir/longer/best" --generate x --max-new 1
+"$prepare" text README.md --out "$dir/bpe" --tokenizer bpe:300 --val-fraction 0 > "$dir/stdout"
+one_line "end of text is token 299, and 256 in the model's tokenizer" --init "$dir/longer/best" \
+    --train "$dir/bpe/*train*.bin" --val "$dir/tales/*val*.bin"
 end train_longer_than_planned
 
 # ---- on a terminal ----

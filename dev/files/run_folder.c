@@ -220,15 +220,13 @@ bool checkpoint_of_step(Path *found, const char *out, int64_t step, Error *err) 
     return fail(err, "%s: no checkpoint of step %lld; there are: %s", out, (long long)step, names);
 }
 
-// Creates OUT/.tmp-latest: a link, or a file where there are none (Windows, a FAT disk).
+// Creates OUT/.tmp-latest: a link, or a file where there are none (Windows, FAT, some shared disks).
 static bool link_draft(Path *link, const char *out, const char *name, Error *err) {
     char line[80];
     int n = snprintf(line, sizeof line, "%s\n", name);
     *link = path_join(out, ".tmp-latest");
     if (!path_remove(link->text, err)) return false;
-    if (symlink(name, link->text) == 0) return true;
-    if (errno == EPERM || errno == EOPNOTSUPP) return file_write(link->text, line, (size_t)n, err);
-    return fail(err, "%s: cannot create the link: %s", link->text, strerror(errno));
+    return symlink(name, link->text) == 0 || file_write(link->text, line, (size_t)n, err);
 }
 
 bool link_move(const char *out, const char *link, const char *name, Error *err) {

@@ -137,10 +137,13 @@ void step_end(Run *r, Step *s, const Totals *t) {
     bool made = isfinite(s->grad_norm);
     r->adam_step += made;
     r->skipped += !made;
-    r->skipped_in_a_row = made ? 0 : r->skipped_in_a_row + 1;
     if (made && r->params->stage > 0) zero_send_params(r->params);
-    if (apart && r->params->scope == ALL_RANKS)
+    double skips = !made;
+    if (apart && r->params->scope == ALL_RANKS) {
         diloco_end_round(r->params, (float)r->o.outer_lr, (float)r->o.outer_momentum);
+        comm_add(&r->comm, &skips, 1);           // ranks save together, or none does
+    }
+    r->skipped_in_a_row = skips > 0.0 ? r->skipped_in_a_row + 1 : 0;
     if (r->o.average_tokens > 0) average_weights(r);
 }
 

@@ -86,6 +86,14 @@ void check_tokenizer(const Run *r, const Config *c) {
             r->tokenizer.vocab_size, c->V);
 }
 
+// Tokens of one tokenizer are nonsense to a model of another. Both end documents, at other numbers.
+static void check_end(const Run *r, const Loader *l) {
+    if (l->vocab > 0 && r->tokenizer.vocab_size > 0 && l->eot != r->tokenizer.eot)
+        die("%s: end of text is token %d, and %d in the model's tokenizer: encode the text again, "
+            "by prepare's --tokenizer, or name its own tokenizer with --tokenizer",
+            l->shards[0].path, l->eot, r->tokenizer.eot);
+}
+
 // A flag that needs a tokenizer.
 static void need_tokenizer(const Run *r, const char *flag) {
     if (r->tokenizer.vocab_size == 0)
@@ -231,6 +239,8 @@ static void open_data(Run *r, bool loaded, Config *c) {
     if (!loader_check_disjoint(&r->train, &r->val, &err)) die("%s", err.text);
     if (!loaded) *c = fresh_config(r);
     check_tokenizer(r, c);
+    check_end(r, &r->train);
+    check_end(r, &r->val);
     if (!loader_check_vocab(&r->train, c->V, &err)) die("%s", err.text);
     if (!loader_check_vocab(&r->val, c->V, &err)) die("%s", err.text);
     r->train_hash = loader_hash(&r->train);
@@ -372,7 +382,7 @@ static void open_ranks(Run *r) {
     if (r->comm.rank > 0 && !freopen("/dev/null", "w", stdout))
         die("/dev/null: cannot be written: %s", strerror(errno));
     const char *advice = r->o.out ? "continue from the last checkpoint with --resume" : "";
-    if (r->comm.size > 1 && !heartbeat_start(&r->comm.heartbeat, advice, &err)) die("%s", err.text);
+    if (!heartbeat_start(&r->comm.heartbeat, advice, &err)) die("%s", err.text);
 }
 
 bool run_start(Run *r, Model *model, Machine *machine, int argc, char **argv) {

@@ -218,19 +218,6 @@ const OptionHint train_hints[] = {
     { "vocab-size", "there is none: the data or the loaded model sets the vocabulary" },
     { "gradient-checkpointing", "here it is --recompute block, on a GPU" },
     { "wandb|wandb-log|wandb-project|report-to", "there is none: scripts/watch.py shows the run" },
-    { "tune", "it is gone; leave it out: cuBLASLt's first choices are as fast on a full GPU" },
-    { "batch-beta2", "it is gone; --beta2 keeps its half-life in tokens when the batch changes" },
-    { "comm", "it is gone; gradients are summed in a fixed order: the same bits in every run" },
-    { "export-dtype", "it is gone; --export NAME-f16.gguf writes matrices in fp16" },
-    { "graph", "it is gone; BATCHWISE_GRAPH=off in the environment launches kernels one by one" },
-    { "hellaswag-every", "it is gone; --hellaswag FILE is measured at each checkpoint, as "
-      "--save-every N says" },
-    { "on-save-error", "it is gone; a save that fails ends the run, and --resume goes on from the "
-      "newest checkpoint, which is whole" },
-    { "plan-b-crit", "it is gone; --plan-search takes the batch of --batch-tokens" },
-    { "resume-from", "it is gone; --resume=N continues from the checkpoint of update N" },
-    { "tf32", "it is gone; make train_gpt2cu PRECISION=tf32 builds a program with it" },
-    { "skip-outliers", "it is gone; a lower --clip bounds what one bad batch does" },
     { NULL, NULL },
 };
 
@@ -465,7 +452,7 @@ bool train_options_restore(TrainOptions *o, const JsonNode *saved, Error *err) {
         }
         if (!v || v->type == JSON_NULL || o->given.set[i]
             || option_is_one_of(row, "out|resume|overwrite|generate|export|help|plan|plan-gpu|"
-                                "plan-search")
+                                "plan-search|tokenizer")             // a checkpoint has its own
             || (!ON_GPU && option_is_one_of(row, "recompute"))
             || (length && option_is_one_of(row, "steps|tokens"))     // one replaces the other
             || (data && option_is_one_of(row, "data|train|val"))) continue;

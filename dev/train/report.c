@@ -134,7 +134,7 @@ static void show_step(Run *r, const Step *s) {
 
 void show_noise(const Run *r) {
     char verdict[256];
-    if (!r->o.noise_scale || r->step == 0) return;
+    if (!r->o.noise_scale) return;
     double noise = noise_tokens(&r->noise), batch = (double)r->batch;
     bool decayed = r->tokens > r->lr.warmup && lr_at(&r->lr, r->tokens) < 0.5 * r->lr.lr;
     noise_verdict(verdict, sizeof verdict, noise, batch, decayed);
@@ -212,19 +212,20 @@ void show_end(const Run *r) {
     if (r->diverged) return;
     if (r->stopping) printf("\nstopped after step %llu\n", (unsigned long long)r->step);
     if (!r->o.out || r->saved_step < 0) return;
-    Saved best = { latest_name(r->o.out), 0, INFINITY };
+    Saved best = { .val_loss = INFINITY };
     if (checkpoint_best_in(&best, r->o.out))
         printf("best        validation loss %.4f after step %lld: %s/best\n", best.val_loss,
                (long long)best.step, r->o.out);
     bool better = best.val_loss < r->good_loss - 0.01;       // clearly
-    printf("saved in %s: log.jsonl and %s; next, for example\n", r->o.out,
+    printf("saved in %s: %s%s; next, for example\n", r->o.out, r->o.log ? "" : "log.jsonl and ",
            latest_name(r->o.out).text);
-    char *out = shell_word(r->o.out);
+    char *out = shell_word(r->o.out), *log = shell_word(r->o.log ? r->o.log : r->o.out);
     if (r->stopping) printf("  ./%s --resume --out %s\n", *program_name(), out);
     else printf("  ./%s --init %s%s --generate \"%s\"\n", *program_name(), out,
                 better ? "/best" : "", r->tokenizer.vocab_size > 0 ? "Once upon a time" : "0 1 2");
-    printf("  scripts/plot.py %s --out loss.png\n", out);
+    printf("  scripts/plot.py %s --out loss.png\n", log);
     free(out);
+    free(log);
 }
 
 // A bad batch makes one update skip; diverged weights make every update skip.
@@ -364,8 +365,12 @@ void show_setup(const Run *r) {
     show_idle_cores(r);
     printf("model   %d layers, %d heads, %d channels, vocabulary %d, %d positions: %s parameters\n",
            c->L, c->NH, c->C, c->V, c->P, count_text((double)gpt2_n_params(c)).text);
-    printf("data    %s tokens to train on, %s for validation\n",
+    size_t asked = (size_t)r->o.eval_tokens, there = r->val.n_windows * (size_t)r->T;
+    printf("data    %s tokens to train on, %s for validation",
            count_text((double)r->train.n_tokens).text, count_text((double)r->val.n_tokens).text);
+    if (asked > 0 && asked < there)
+        printf(", the first %s of them in an evaluation", count_text((double)asked).text);
+    printf("\n");
     printf("loss    %.3f nats per token for a uniform guess", log((double)c->V));
     if (r->floor.known)
         printf(", %.3f at best: the corpus's entropy", r->floor.nats / (double)r->floor.tokens);
@@ -381,7 +386,6 @@ void show_setup(const Run *r) {
     printf("\n");
     show_schedule(r);
     show_ranks(r);
-    size_t asked = (size_t)r->o.eval_tokens, there = r->val.n_windows * (size_t)r->T;
     if (asked > there)
         printf("note    --eval-tokens asks for %zu, the validation split has %zu in whole windows; "
                "all are used\n", asked, there);

@@ -194,8 +194,7 @@ typedef struct {
 extern const Option train_table[];
 extern const int train_rows;               // of train_table
 
-// Flags of nanoGPT, nanochat, transformers, llm.c (the letters) and llama.cpp; and, at the end,
-// those that are gone from this program.
+// Flags of nanoGPT, nanochat, transformers, llm.c (the letters) and llama.cpp.
 extern const OptionHint train_hints[];
 
 bool train_options_given(const TrainOptions *o, const char *name);
@@ -230,7 +229,6 @@ const char *option_saved_words(const JsonNode *v);
 
 // Restores the flags of the run that is resumed: every flag that was set then and is not given now.
 // Exceptions: the model's sizes; what belongs to one start of the program; on a CPU a GPU's flags.
-// Of flags that are gone, save.c refuses those that changed the run.
 bool train_options_restore(TrainOptions *o, const JsonNode *saved, Error *err);
 
 // True if this run measures the norms of micro-batches' or ranks' gradients.

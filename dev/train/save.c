@@ -37,8 +37,7 @@ static const float *saving_bucket(void *from, Kept what, int worker, int bucket)
 void save(Run *r) {
     if (!r->o.out || r->saved_step == (int64_t)r->step) return;
     zero_wait_params(r->params);
-    bool whole = false, stopped = r->eval_step != r->step  // before the last update's evaluation
-                               && run_done(&r->length, r->step, r->tokens, NAN);
+    bool whole = false, evaluated = r->eval_step == r->step;
     Saving saving = { r->params, progress_begin("saving", 1.0) };
     Checkpoint k = {
         r->spec.c,
@@ -46,7 +45,7 @@ void save(Run *r) {
           r->skipped, r->o.seed, r->seconds, r->o.outer_every ? r->data.size : 0,
           (int64_t)r->batch, (int64_t)r->norm_test.batch, r->norm_test.waited,
           r->noise.g2, r->noise.s, r->noise.weight, r->noise_adam.g2, r->noise_adam.s,
-          r->noise_adam.weight, stopped ? NAN : r->good_loss },
+          r->noise_adam.weight, evaluated ? r->good_loss : NAN },
         options_json(r), saving_bucket, &saving, r->params->sgd, r->params->averages,
         { (const unsigned char *)r->tokenizer_json.text, r->tokenizer_json.n },
         r->tokenizer.vocab_size > 0 ? r->tokenizer.eot : -1, &whole,
@@ -130,39 +129,6 @@ bool find_resumed(Path *from, const Run *r, Error *err) {
     return checkpoint_of_step(from, r->o.out, r->o.resume_from, err);
 }
 
-// Flags that are gone: the key in state.json, the value that means off, and the last commit that
-// has it. Those that changed no weight, as --hellaswag-every, are left out: a run goes on without
-// them.
-static const struct { const char *key, *off, *commit; } gone_flags[] = {
-    { "skip_outliers", "0", "06c23e3" },
-    { "batch_beta2", "halflife", "06c23e3" },      // of AdamW where the batch changes
-    { "comm", "own", "6fe5e4a" },                  // of ranks on GPUs
-};
-
-static bool gone_flag_counts(const JsonNode *options, const char *key) {
-    const JsonNode *batch = json_get(options, "batch_schedule");
-    const JsonNode *optimizer = json_get(options, "optimizer");
-    if (strcmp(key, "comm") == 0) return ON_GPU;
-    if (strcmp(key, "batch_beta2") != 0) return true;
-    return batch && !json_is(batch, "constant") && !(optimizer && json_is(optimizer, "sgd"));
-}
-
-// Refuses to go on without a flag that the run began with: what follows would not be the same run.
-static void check_gone_flags(const JsonNode *options, const char *from) {
-    for (size_t i = 0; i < sizeof gone_flags / sizeof *gone_flags; i++) {
-        const char *key = gone_flags[i].key, *off = gone_flags[i].off;
-        const JsonNode *saved = json_get(options, key);
-        if (saved && strcmp(option_saved_words(saved), off) != 0 && gone_flag_counts(options, key))
-            die("--resume: the run began with %s %s, and commit %s is the last with this flag; or "
-                "write %s in %s/state.json to go on without it: results will differ", key,
-                option_saved_words(saved), gone_flags[i].commit, off, from);
-    }
-    const JsonNode *tf32 = json_get(options, "tf32");
-    if (ON_GPU && tf32 && tf32->type == JSON_TRUE && strcmp(machine_precision(), "tf32") != 0)
-        die("--resume: the run multiplied in TF32, and this program does so in %s; make "
-            "train_gpt2cu PRECISION=tf32", machine_precision());
-}
-
 void restore_options(Run *r) {
     Path from;
     Error err;
@@ -172,7 +138,6 @@ void restore_options(Run *r) {
     if (!checkpoint_load_state(&r->state, &r->saved, from.text, &err))
         die_checkpoint(r, from.text, &err);
     const JsonNode *saved = json_get(r->saved.root, "options");
-    if (!r->o.generate && !r->o.export_file) check_gone_flags(saved, from.text);
     TrainOptions given = r->o;
     if (!train_options_restore(&r->o, saved, &err)) die("--resume: %s", err.text);
     given.optimizer = r->o.optimizer;
@@ -180,7 +145,7 @@ void restore_options(Run *r) {
         die("%s", err.text);
 }
 
-// Refuses data that is not what the run began on. Checkpoints of older versions hold no hash.
+// Refuses data that is not what the run began on.
 static void check_hash(const JsonNode *options, const char *key, uint64_t hash, const char *split) {
     const JsonNode *saved = json_get(options, key);
     if (saved && !json_is(saved, hash_text(hash).text))
@@ -188,20 +153,11 @@ static void check_hash(const JsonNode *options, const char *key, uint64_t hash, 
             "run's own with --data, or --train and --val", split);
 }
 
-// Older versions tuned a GPU's matrix products, and kept the algorithms beside the weights.
-static void check_not_tuned(const char *from) {
-    Path path = path_join(from, "tune.json");
-    if (access(path.text, F_OK) == 0)
-        die("--resume: %s holds algorithms that the run used, and commit 06c23e3 is the last to "
-            "read it; or delete it: results may then differ in their last bits", path.text);
-}
-
 void restore_state(Run *r, const char *from) {
     const TrainState state = r->state;
     const JsonNode *options = json_get(r->saved.root, "options");
     Error err;
     int64_t tokens;
-    check_not_tuned(from);
     load_moments(r, from, state.workers);
     if (r->o.outer_every > 0 && state.workers > 0)
         load_file(r, from, FILE_OUTER, state.workers, KEPT_OUTER_MOMENTUM, 1, -1);
