@@ -2,7 +2,7 @@
 # Starts a program as N processes, called ranks, on this machine, and ends them together.
 #
 #     scripts/launch.sh -n 8 ./train_gpt2cu --data data/fineweb ...
-#     scripts/launch.sh -n 8 --port 29600 ./train_gpt2cu ...   # default: 29500, or a free port
+#     scripts/launch.sh -n 8 --port 29600 ./train_gpt2cu ...   # default: a free port
 #
 # Each rank gets the environment variables RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
 # MASTER_ADDR and MASTER_PORT. A program linked with MPI is started by mpirun instead.
@@ -20,8 +20,6 @@ ranks='' port='' name='' grace=${LAUNCH_GRACE:-5}
 while [ $# -gt 0 ]; do
     case $1 in
         -h | --help) sed -n '2,/^set/s/^# \{0,1\}//p' "$0"; exit ;;
-        --hosts*) die "$1: on several machines use mpirun, srun, torchrun: dev/ranks/README.md" ;;
-        --restart*) die "$1: a shell's loop restarts a run: dev/ranks/README.md" ;;
         -n) ranks=${2:-} ;;
         --port) port=${2:-} ;;
         -*) die "$1: no such flag; see -h" ;;
@@ -32,10 +30,11 @@ done
 [[ $ranks =~ ^[1-9][0-9]{0,3}$ && $port =~ ^[0-9]{0,5}$ && $# -gt 0 ]] ||
     die "expected -n N and a program; see -h"
 path=$(command -v -- "$1") && [ -f "$path" ] || die "$1: no such program"
-export MASTER_ADDR=127.0.0.1 MASTER_PORT=${port:-29500}         # and the port after it
+export MASTER_ADDR=127.0.0.1 MASTER_PORT=$port                  # and the port after it
 taken() { (exec 5<> "/dev/tcp/127.0.0.1/$1") 2> /dev/null; }
-while [ -z "$port" ] && { taken "$MASTER_PORT" || taken $((MASTER_PORT + 1)); }; do
-    MASTER_PORT=$((20000 + 2 * (RANDOM % 4000)))
+while [ -z "$port" ]; do
+    MASTER_PORT=$((20000 + 2 * (RANDOM % 4000)))                # two runs may begin together
+    taken "$MASTER_PORT" || taken $((MASTER_PORT + 1)) || break
 done
 
 usr1=$((128 + $(kill -l USR1))) pids=() status=0 asked='' over='' patience=0 never=1000000000

@@ -19,7 +19,6 @@ for arg in "$@"; do
         --out) out=$arg ;;
     esac
 done
-case " $* " in *" --resume "*) shape=() ;; esac
 if [ $# -eq 0 ] && ! grep -q '^{"event":"resume"' $out/log.jsonl &&
     grep -q '^{"event":"start".*"tokens":'$tokens, $out/log.jsonl
 then replace=(--overwrite); fi 2>/dev/null
@@ -35,6 +34,7 @@ case " $* " in
                   exit ;;
 esac
 [ -x train_gpt2 ] && [ -x prepare ] || make -s
+case " $*" in *" --resume"*) exec ./train_gpt2 --out out/tales "$@" ;; esac      # with its own flags
 printf 'watch   scripts/watch.py %q   shows this run in a browser while it trains\n' "$out"
 [ -f data/tales/tales_train_000000.bin ] || ./prepare tales --out data/tales --overwrite
 ./train_gpt2 --data data/tales --out out/tales "${replace[@]}" "${shape[@]}" "${length[@]}" \

@@ -61,7 +61,6 @@ while [ $# -gt 0 ]; do
             set -- "${1%%=*}" "${1#*=}" "${@:2}" ;;
         --gpus | --machines | --tokens | --out | --plan-gpu)
             [ $# -gt 1 ] || die "$1: needs a value" ;;
-        --hosts* | --restart*) die "$1: is no longer a flag; see dev/ranks/README.md" ;;
         --data | --train | --data=* | --train=*) fetches='' ;;
         --layers | --layers=*) sized=yes ;;
         --hellaswag | --hellaswag=*) measured=yes ;;
@@ -119,6 +118,11 @@ plan() {                                     # by whichever trainer is built
 }
 [ -z "$dry_run" ] || plan
 
+resumes=''
+if [ -e "$out/latest" ] || compgen -G "$out/step_*" > /dev/null; then
+    resumes=yes fetches=''                   # it goes on with the data that it began on
+    say "resume  the run in $out; --out DIR begins another"
+fi
 perform make -s train_gpt2cu
 if [ -n "$fetches" ]; then
     data=(--data $folder --tokenizer data/gpt2.tiktoken)
@@ -137,10 +141,9 @@ if [ -n "$measured" ]; then :
 elif [ -f $hellaswag ]; then flags=(--hellaswag $hellaswag "${flags[@]}")
 else say "note    HellaSwag is not measured without dev/data/fetch.sh hellaswag"; fi
 
-# Without a checkpoint, --overwrite can lose nothing.
-if [ -e "$out/latest" ] || compgen -G "$out/step_*" > /dev/null; then
-    run=(./train_gpt2cu --resume --out "$out" "${flags[@]}")
-else
+if [ -n "$resumes" ]; then
+    run=(./train_gpt2cu --resume --out "$out" ${tokens:+--steps "$steps"} "${flags[@]}")
+else                                         # there is no checkpoint that --overwrite could lose
     run=(./train_gpt2cu --out "$out" --overwrite "${data[@]}" "${recipe[@]}" "${flags[@]}")
 fi
 perform "${launcher[@]}" "${run[@]}"

@@ -29,7 +29,8 @@ def news(run, version, known):
     known = known if version == run.version else 0
     quiet = time.time() - os.path.getmtime(run.path) if os.path.exists(run.path) else None
     return {"name": run.name, "version": run.version, "known": known, "quiet": quiet,
-            "begin": run.events[0] if run.events else {}, "damaged": run.damaged,
+            "begin": next((e for e in reversed(run.events) if e["event"] in ("start", "resume")),
+                          {}), "damaged": run.damaged,
             "events": run.events[known:]}
 
 
