@@ -125,11 +125,8 @@ def test_schedules_pairs():
 # ---- 8 ----
 
 def test_fits_measured():
-    """Accumulation changes the gradient of a contrastive loss alone. The plan against memory that
-    was held: within 5%, and what each ZeRO stage saves within 5% of the whole, too."""
-    language, contrastive = ([row["gradient"] for row in TINY.table("08_fits", "contrastive")
-                              if row["loss"] == of] for of in ("language model", "contrastive"))
-    assert max(language) - min(language) < 1e-6 < max(contrastive) - min(contrastive) - 0.1
+    """The plan against memory that was held: within 5%, and what each ZeRO stage saves within 5% of
+    the whole, too."""
     rows, whole = TINY.table("08_fits", "allocated"), "2 ranks, ZeRO 0"
     assert len(rows) == (5 if lab.has_mpi() else 1), rows
     held = {row["case"]: row["measured_bytes"] for row in rows}

@@ -6,12 +6,10 @@ memory and seconds here.
     scripts/lab/experiments/08_fits.py --quick
 """
 import os
-import random
 import subprocess
 from collections import namedtuple
 from statistics import median
 
-import numpy as np
 import lab
 
 # micro: at most this many sequences a forward pass; batch: tokens per update; tokens: of the whole
@@ -102,28 +100,6 @@ def asked(e):
     return found
 
 
-def contrastive_rows(pairs=64, width=8):
-    """Of the table `contrastive`: the gradient of one batch against the mean of its micro-batches'.
-    Each of a language model's losses has its own sample alone; a contrastive loss has all pairs of
-    its micro-batch as wrong answers (Radford et al. 2021), so splitting makes another question."""
-    rng = random.Random(1)
-    x, y = np.array([rng.gauss(0, 1) for _ in range(2 * pairs * width)]).reshape(
-        2, pairs, width)
-
-    def language(w, of):                         # a softmax over `width` words, the first is right
-        return np.mean(np.log(np.exp(w * x[of]).sum(axis=1)) - w * x[of, 0])
-
-    def contrastive(w, of):                      # which y belongs to this x?
-        scores = w * x[of] @ y[of].T
-        return np.mean(np.log(np.exp(scores).sum(axis=1)) - np.diag(scores))
-
-    def slope(loss, of, w=0.5, h=1e-4):
-        return (loss(w + h, of) - loss(w - h, of)) / (2 * h)
-    return [[name, pairs, n, np.mean([slope(loss, of) for of in np.split(np.arange(pairs), n)])]
-            for name, loss in [("language model", language), ("contrastive", contrastive)]
-            for n in (1, 4, 16)]
-
-
 # ---------------------------------------------------------------- the plan against this machine
 
 SPECK = ["--layers", "1", "--heads", "1", "--channels", "8"]
@@ -200,7 +176,6 @@ def measure(e):
               p["seconds_exposed"], p["days"], p["device_hours"]]
              for (name, count), p in times.items()])
     e.table("asked", ["what", "value"], asked(e))
-    e.table("contrastive", ["loss", "samples", "micro_batches", "gradient"], contrastive_rows())
 
 
 # ---------------------------------------------------------------- pictures
