@@ -25,7 +25,7 @@
 // NCCL's functions, loaded when a run has several ranks: a run on one GPU needs no NCCL.
 #define NCCL_FUNCTIONS(X) \
     X(GetUniqueId) X(CommInitRankConfig) X(CommDestroy) X(GetErrorString) X(GetLastError) \
-    X(GroupStart) X(GroupEnd) X(Send) X(Recv)
+    X(CommGetAsyncError) X(GroupStart) X(GroupEnd) X(Send) X(Recv)
 
 typedef struct {
 #define X(name) decltype(&nccl##name) name;
@@ -229,6 +229,14 @@ bool comm_open(Comm *c, double timeout, Error *err) {
     return comm_open_watch(c, timeout, err);
 }
 
+// What has failed since the last call: NCCL's kernels then wait for ever (Heartbeat.fault).
+static const char *comm_fault(void *backend) {
+    CommBackend *b = (CommBackend *)backend;
+    ncclResult_t state = ncclSuccess;
+    b->nccl.CommGetAsyncError(b->peers, &state);
+    return state == ncclSuccess || state == ncclInProgress ? NULL : b->nccl.GetErrorString(state);
+}
+
 // Connects the GPUs. The two streams have the highest priority: a collective that waits for free
 // multiprocessors on one GPU delays all ranks.
 void comm_open_gpu(Comm *c, cudaStream_t compute) {
@@ -241,6 +249,8 @@ void comm_open_gpu(Comm *c, cudaStream_t compute) {
     if (c->blocks > 0) config.maxCTAs = c->blocks;
 #endif
     NCCL_CHECK(b, CommInitRankConfig(&b->peers, c->size, b->id, c->rank, &config));
+    c->heartbeat.fault_of = b;
+    __atomic_store_n(&c->heartbeat.fault, &comm_fault, __ATOMIC_SEQ_CST);
     c->piece = COMM_SCRATCH / sizeof(float) / COMM_BUFFERS / (size_t)c->size / 64 * 64;
     COMM_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
     COMM_CUDA(cudaStreamCreateWithPriority(&c->sums, cudaStreamNonBlocking, greatest));

@@ -215,6 +215,17 @@ __attribute__((noreturn)) static void heartbeat_lost(Heartbeat *w, int rank, con
     heartbeat_exit();
 }
 
+// Ends the run if a GPU's message has failed: what waits for it would wait for ever.
+static void heartbeat_ask(Heartbeat *w) {
+    const char *(*fault)(void *) = __atomic_load_n(&w->fault, __ATOMIC_SEQ_CST);
+    const char *why = fault ? fault(w->fault_of) : NULL;
+    if (!why) return;
+    dprintf(STDERR_FILENO, "%s: rank %d: NCCL: %s%s%s\n", *program_name(), w->rank, why,
+            w->advice[0] ? "; " : "", w->advice);
+    heartbeat_end(w);
+    heartbeat_exit();
+}
+
 // Handles what a peer has sent, or has not. `leaving`: heartbeat_stop was called here.
 static void heartbeat_hear(Heartbeat *w, int rank, bool leaving) {
     HeartbeatPeer *p = &w->peers[rank];
@@ -249,8 +260,9 @@ static void *heartbeat_run(void *watch) {
         double now = seconds_now();
         w->clock += fmin(now - ticked, 2.0*w->beat);
         ticked = now;
-        if (w->rank == 0 && w->clock >= next) {
-            heartbeat_tell(w, HEARTBEAT_BEAT);
+        if (w->clock >= next) {
+            if (w->rank == 0) heartbeat_tell(w, HEARTBEAT_BEAT);
+            heartbeat_ask(w);
             next = w->clock + w->beat;
         }
         open = 0;

@@ -27,7 +27,8 @@ typedef struct { int maxCTAs; } ncclConfig_t;
 #define NCCL_CONFIG_INITIALIZER { 0 }
 
 typedef enum {
-    ncclSuccess = 0, ncclSystemError = 2, ncclInvalidArgument = 4, ncclInvalidUsage = 5
+    ncclSuccess = 0, ncclSystemError = 2, ncclInvalidArgument = 4, ncclInvalidUsage = 5,
+    ncclInProgress = 7
 } ncclResult_t;
 typedef enum { ncclUint8 = 1 } ncclDataType_t;
 
@@ -232,6 +233,13 @@ inline ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqu
     ncclResult_t e = emulator::join(size, id, rank);
     if (e == ncclSuccess) emulator::nccl.comm = *comm = new ncclComm{ rank, size, 0 };
     return e;
+}
+
+// EMULATOR_NCCL_FAULT: a rank whose messages fail while others wait for them.
+inline ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
+    *state = emulator::setting("EMULATOR_NCCL_FAULT", -1) == comm->rank ? ncclSystemError
+                                                                      : ncclSuccess;
+    return ncclSuccess;
 }
 
 // Waits for what is queued.
