@@ -17,6 +17,7 @@ import local_knee
 
 T, MEMORY = 32, 2 ** 21
 CHOOSES, MEASURE = 30, [31, 32, 33, 34, 35, 36]  # seeds
+BESIDE = {4: 2.0, 8: 2.0, 16: 2.0, 32: 0.5}      # {k: times the rate that was chosen}
 
 # batch, rate: the smallest, and the first rate to try there. tokens, knee: a guess, from below, of
 # what it takes, and of B_crit. ks: batches in units of the smallest; ratio: of two of these.
@@ -85,9 +86,19 @@ def measure(e):
             [[p.batch, b.rate(math.log2(p.lr)), p.median, int(p.edge), plan] for b, p in points])
     e.table("runs", ["batch_tokens", "seed", "updates"],
             [[p.batch, b.seed, p.median] for b in made for p in [b.point()] if p])
+    e.table("neighbours", ["batch_tokens", "lr", "seed", "updates"], neighbours(e, points))
     e.table("curves", ["batch_tokens", "step", "val_loss"],
             [[b.k * size.batch, x["step"], x["val_loss"]] for b in made if b.seed == MEASURE[0]
              for job in shortest(b, runs) for x in runs[job.name].evals])
+
+
+def neighbours(e, points):
+    """Rows of three measuring seeds at another rate than was chosen."""
+    made = [Annealed(e, seed, b.k, (p.lr * BESIDE[b.k], p.median)) for b, p in points
+            for seed in e.pick([], [], MEASURE[:3]) if b.k in BESIDE]
+    local_knee.search(e, made)
+    return [[b.k * b.plan.batch, b.rate(math.log2(b.known[0])), b.seed,
+             b.point() and b.point().median] for b in made]
 
 
 def shortest(b, runs):
