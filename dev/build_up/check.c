@@ -300,9 +300,9 @@ static void check_update(void) {
     for (int i = 0; i < n_expected; i++)
         for (size_t j = 0; j < model.tensor[i].count; j++)
             if (!near(model.tensor[i].p[j], expected[i][j], 1e-6))
-                wrong("after two updates element %zu of %s is %.6f; expected %.6f; it %s", j,
-                      name_of[i], model.tensor[i].p[j], expected[i][j],
-                      STEP >= 8 && table[line_of[i]].rows > 1 ? "decays" : "does not decay");
+                wrong("after two updates element %zu of %s is %.6f; expected %.6f%s", j,
+                      name_of[i], model.tensor[i].p[j], expected[i][j], STEP < 8 ? ""
+                      : table[line_of[i]].rows > 1 ? "; it decays" : "; it does not decay");
     right("what an update does to each weight");
 }
 

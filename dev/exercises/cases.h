@@ -25,7 +25,7 @@ CASE(xent_backward, "N100 V200 P300", 5000,
      BEFORE(far_rows(dlogits, N, V + P - 1); padding(dlogits, N, V, V + P - 1);
             xent_forward(loss, lse, dlogits, target, N, V, V + P - 1)),
      CALL(xent_backward(dlogits, lse, target, 0.125f, N, V, V + P - 1)),
-     "(p - 1[target]) * scale, with p = e^(logit - lse); 0 in padding, columns V ... Vp-1")
+     "(p - onehot(target)) * scale, with p = e^(logit - lse); padding, columns V ... Vp-1, stays")
 CASE(layernorm_forward, "N70 C129", 6000,
      F(mean, OUT, "n", N) F(rstd, OUT, "n", N) F(out, OUT, "nc", N, C) F(x, IN, "nc", N, C)
      F(gain, IN, "c", C) F(bias, IN, "c", C),
@@ -109,7 +109,7 @@ CASE(global_norm, "n90 c2000", 1e-4,
           model.params.chunks = chunks; model.params.n_chunks = n; model.params.grads = grads;
           model.params.n_grads = n*(size_t)(c + 1); model.params.norm_partials = partials;
           *squares = gradients_squares(&model)),
-     "the sum of the squares, in double, of the gradients of chunks whose `counts` is true, each "
+     "the sum of the squares, in double, of the gradients of chunks whose `in_norm` is true, each "
      "from grads + its `grad`, the chunks' sums added in order")
 CASE(sample_token, "V8-300 k6", 0,
      D(drawn, NEARLY, "v", V) D(numbers_taken, IO, "i", 1) F(logits, IN, "v", V)
@@ -143,8 +143,8 @@ CASE(gradient_accumulation, "n5 B3 T8 k9", 5000,
           *micro_batches_read = around.read; *calls_of_step_begin = around.begun;
           *calls_of_totals_share = around.shared; *calls_of_step_end = around.ended;
           *micro_batches_before_gradients_arrive = around.arrived),
-     "clear_grads once, forward and backward for each micro-batch, their losses added, then one "
-     "model_update unless the norm is not finite; the factor is r->o.clip / norm above the limit, "
+     "clear_grads once, forward and backward by s->scale for each micro-batch, their losses added, "
+     "one model_update unless the norm is not finite; the factor is r->o.clip / norm above the limit, "
      "else 1")
 CASE(ring_allreduce, "n60", 0,
      D(send, OUT, "rs", n, 2*n) D(receive, OUT, "rs", n, 2*n) D(adds, OUT, "rs", n, 2*n),

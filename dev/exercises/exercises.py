@@ -45,7 +45,7 @@ EXERCISES = [Exercise(*row) for row in [
     ("xent_forward", 4, TRAINER, "xent_forward",
      "Writes loss (N) and lse (N) of N rows of logits, Vp apart, of which V columns count."),
     ("xent_backward", 4, TRAINER, "xent_backward",
-     "Writes the gradient in place of the logits in dlogits (N,Vp), and 0 in columns V ... Vp-1."),
+     "Writes the gradient in place of the logits in dlogits (N,Vp). Columns V ... Vp-1 stay."),
     ("layernorm_forward", 5, TRAINER, "layernorm_forward",
      "Writes out (N,C), and for the backward pass mean (N) and rstd (N)."),
     ("layernorm_backward", 5, TRAINER, "layernorm_backward",
@@ -72,8 +72,8 @@ EXERCISES = [Exercise(*row) for row in [
      "norm_partials has room for a sum of each of the n_chunks chunks."),
     ("muon", 9, TRAINER, None, "Muon for the matrices of the blocks"),
     ("gradient_accumulation", 10, TRAINER, "train_step",
-     "One update. step_begin(r, s) fills s; next_batch(r, s, i) reads micro-batch i into "
-     "r->inputs and r->targets; model_forward (past = 0), classifier_loss_and_gradient, which "
+     "One update. step_begin(r, s) fills s: micro_batches, B, T, scale, adamw. After clear_grads(m), "
+     "next_batch(r, s, i) reads micro-batch i into r->inputs and r->targets; model_forward (past = 0), classifier_loss_and_gradient, which "
      "returns the sum of its losses, and model_backward run it; gradients_arrive(r, s) follows "
      "the last one. gradients_squares(m) is the squared norm. Put it and the loss into "
      "a Totals `all`, call totals_share(&m->params, &all), shorten the gradient to r->o.clip if "
@@ -229,8 +229,8 @@ def make(*names):
     """Files that the Makefile builds; returns their paths."""
     names = [os.path.join(os.environ.get("BUILD", "build"), name) for name in names]
     with MAKE:
-        subprocess.run(["make", "-s", "CC=" + CC, *names], cwd=ROOT,
-                       check=True)
+        subprocess.run(["make", "-s", f"-j{os.cpu_count()}", "CC=" + CC, *names], cwd=ROOT,
+                       env={**os.environ, "MAKEFLAGS": ""}, check=True)     # not its job server
     return [path_of(name) for name in names]
 
 

@@ -75,8 +75,8 @@ void report_eval(Run *r) {
     if (r->o.eval_train) printf(", training loss %.4f", train.loss);
     double guess = log((double)r->spec.c.V);
     if (e.whole.tokens > 0)
-        printf("; on whole tales %.4f: %.0f%% of the way from a guess to the best, %.4f", whole,
-               100.0 * fmax(0.0, guess - whole) / (guess - whole_floor), whole_floor);
+        printf("; on whole tales %.4f, %.0f%% of the way from a guess to their entropy, %.4f",
+               whole, 100.0 * fmax(0.0, guess - whole) / (guess - whole_floor), whole_floor);
     printf("  (%s)\n", duration_text(r->seconds).text);
     fflush(stdout);
     r->eval_loss = e.loss;

@@ -112,7 +112,8 @@ def inline(text):
     """Code, emphasis and links; a link keeps its words alone."""
     text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", html.escape(" ".join(text.split())))
     text = re.sub(r"`([^`]*)`", r"<code>\1</code>", text)
-    return re.sub(r"\*\*([^*]*)\*\*", r"<strong>\1</strong>", text)
+    text = re.sub(r"\*\*([^*]*)\*\*", r"<strong>\1</strong>", text)
+    return re.sub(r"\*([^*]+)\*", r"<em>\1</em>", text)
 
 
 def block(text):
