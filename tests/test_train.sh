@@ -154,8 +154,7 @@ has "$dir/stdout" "best        validation loss $(printf %.4f "$(values eval val_
 has "$dir/stdout" "--init $dir/longer/best --generate"
 as_is --init "$dir/longer/best" --generate x --max-new 1
 "$prepare" text README.md --out "$dir/bpe" --tokenizer bpe:300 --val-fraction 0 > "$dir/stdout"
-one_line "end of text is token 299, and 256 in the model's tokenizer" --init "$dir/longer/best" \
-    --train "$dir/bpe/*train*.bin" --val "$dir/tales/*val*.bin"
+one_line 'token 256 is "' --init "$dir/longer/best" --data "$dir/bpe"
 end train_longer_than_planned
 
 # ---- on a terminal ----
@@ -322,7 +321,9 @@ written --generate "Once upon" --max-new 7 --temperature 0
 same "--max-new 7" "$(cat "$dir/text")" "$(head -c 16 "$dir/greedy")"
 written --generate ""
 [ -s "$dir/text" ] || note "an empty prompt begins no text"
-written --generate "$(head -c 3000 /dev/zero | tr '\0' a)" --max-new 5
+as_is --init "$dir/model" --generate "$(head -c 3000 /dev/zero | tr '\0' a)" --max-new 5
+has "$dir/stderr" "of the prompt's 3000 tokens the model reads the last 32"
+cp "$dir/stdout" "$dir/text"
 same "bytes after a long prompt" "$(head -c 3000 "$dir/text" | tr -d a | wc -c | tr -d ' ')" 0
 [ "$(wc -c < "$dir/text")" -gt 3000 ] || note "nothing after a long prompt"
 written --generate=--dashes --max-new 5;            has "$dir/text" "--dashes"
