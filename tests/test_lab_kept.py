@@ -109,7 +109,7 @@ def test_readme_numbers():
     ratio = kept.number("02_front", "updates of the largest batch over those of half of it")
     saved, most, least = (f"{100 * (1 - r):.0f}%" for r in ratio)
     words = " ".join(answer.split())
-    assert f"{saved} of the updates (90% interval: {least} to {most})" in words, saved
+    assert f"{saved} of the updates (90% interval over seeds: {least} to {most})" in words, saved
     one, many = (min(row[f"seconds_{n}"] for row in kept.table("10_replayed", "batches")
                      if row[f"seconds_{n}"]) for n in (1, 16))
     assert f"{one / many:.1f} times as fast, for {16 * many / one:.1f} times the worker" in words

@@ -212,7 +212,8 @@ void show_end(const Run *r) {
     if (r->diverged) return;
     if (r->stopping) printf("\nstopped after step %llu\n", (unsigned long long)r->step);
     if (!r->o.out || r->saved_step < 0) return;
-    Saved best = { .val_loss = INFINITY };
+    Saved best;
+    best.val_loss = INFINITY;
     if (checkpoint_best_in(&best, r->o.out))
         printf("best        validation loss %.4f after step %lld: %s/best\n", best.val_loss,
                (long long)best.step, r->o.out);
