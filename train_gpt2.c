@@ -325,10 +325,10 @@ static void attention_forward_plain(float *out, float *lse, float *scratch, cons
     }
 }
 
-// With s_t,t2 = q_t . k_t2/sqrt(HS) the scores, e_t = dout_t . out_t and ds the gradient of s:
-//     dv_t2 += p_t,t2 dout_t                    ds_t,t2 = p_t,t2 (dout_t . v_t2 - e_t)
+// With s_t,t2 = q_t . k_t2/sqrt(HS) the scores, ds their gradient, and d_t = dout_t . out_t:
+//     dv_t2 += p_t,t2 dout_t                    ds_t,t2 = p_t,t2 (dout_t . v_t2 - d_t)
 //     dq_t += ds_t,t2 k_t2 / sqrt(HS)           dk_t2 += ds_t,t2 q_t / sqrt(HS)
-// e_t is what the softmax's Jacobian subtracts: sum over t2 of p_t,t2 (dout_t . v_t2) = e_t. The
+// d_t, no gradient, is what the softmax's Jacobian subtracts: sum of p_t,t2 (dout_t . v_t2). The
 // code multiplies by 1/sqrt(HS) once: its dqk = ds / sqrt(HS) is the gradient of q_t . k_t2. dqkv
 // begins at 0.
 static void attention_backward_plain(float *dqkv, float *scratch, const float *dout,
@@ -346,13 +346,13 @@ static void attention_backward_plain(float *dqkv, float *scratch, const float *d
         const float *q = head_row(qkv, b, t, h, T, C, HS);
         const float *d_o = dout + n*C + h*HS;
         float *dq = dqkv + n*3*C + h*HS;
-        float e = dot(d_o, out + n*C + h*HS, HS);
+        float d = dot(d_o, out + n*C + h*HS, HS);
         for (int t2 = 0; t2 <= t; t2++) {
             const float *k = head_row(qkv, b, t2, h, T, C, HS) + C;
             const float *v = k + C;
             float *dk = dqkv + (k - qkv), *dv = dk + C;
             float p = expf(scale * dot(q, k, HS) - lse[((size_t)b*NH + h)*T + t]);
-            float dqk = p * (dot(d_o, v, HS) - e) * scale;
+            float dqk = p * (dot(d_o, v, HS) - d) * scale;
             add_scaled(dv, p, d_o, HS);
             add_scaled(dq, dqk, k, HS);
             add_scaled(dk, dqk, q, HS);

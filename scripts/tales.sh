@@ -39,5 +39,5 @@ printf 'watch   scripts/watch.py %q   shows this run in a browser while it train
 [ -f data/tales/tales_train_000000.bin ] || ./prepare tales --out data/tales --overwrite
 ./train_gpt2 --data data/tales --out out/tales "${replace[@]}" "${shape[@]}" "${length[@]}" \
     --seq-len 256 --micro-batch 4 --lr 3e-3 --lr-schedule wsd \
-    --warmup-tokens "$warmup" --beta2 0.99 --eval-every 1000000tok --eval-tokens 65536 \
-    --sample-every 2000000tok --max-new 300 "$@"
+    --warmup-tokens "$warmup" --beta2 0.99 --save-every 1000000tok --eval-every 1000000tok \
+    --eval-tokens 65536 --sample-every 2000000tok --max-new 300 "$@"

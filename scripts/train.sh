@@ -120,7 +120,8 @@ plan() {                                     # by whichever trainer is built
 
 resumes=''
 if [ -e "$out/latest" ] || compgen -G "$out/step_*" > /dev/null; then
-    resumes=yes fetches=''                   # it goes on with the data that it began on
+    resumes=yes                              # it goes on with the data that it began on
+    ! compgen -G "$folder/${prefix}_train_*" > /dev/null || fetches=''
     say "resume  the run in $out; --out DIR begins another"
 fi
 perform make -s train_gpt2cu

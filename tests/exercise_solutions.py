@@ -170,11 +170,11 @@ WRONG = {
     "xent_forward": [
         ("v < V; v++) sum", "v < Vp; v++) sum", "lse[n=0] is"),
         ("n*Vp", "n*V", "of Vp columns"),
-        ("hi = x[0]", "hi = 0.0f", "subtract the largest of the row")],
+        ("hi = -INFINITY", "hi = 0.0f", "subtract the largest of the row")],
     "xent_backward": [
         ("-= scale", "-= 1.0f", "wrong only where v=4"),
-        ("- lse[n]) * scale", "- lse[n])", "dlogits[n=0][v=0] is"),
-        ("d[v] = 0.0f", "(void)v", "wrong from v=5 on")],
+        ("- lse[n]) * scale", "- lse[n])", "dlogits[n=0][v="),
+        ("v < V; v++) d", "v < Vp; v++) d", "dlogits[n=0][v=5] is")],
     "layernorm_forward": [
         ("squares / C", "squares / (C - 1)", "rstd[n=0] is"),
         (" + 1e-5f", "", "wrong only where n=1"),
@@ -202,7 +202,7 @@ WRONG = {
         ("-INFINITY", "0.0f", "subtract the largest score"),
         ("thread_index()*rows", "0*rows", SCRATCH)],
     "attention_backward": [
-        ("- e) * scale", ") * scale", "dqkv[b=0][t=0][p=0][h=0][i=0] is"),
+        ("- d) * scale", ") * scale", "dqkv[b=0][t=0][p=0][h=0][i=0] is"),
         ("(dv, p,", "(dv, dqk,", "wrong only where p=2"),
         ("collapse(2)", "collapse(3)", RACE)],
     "attention_tiled": [

@@ -136,7 +136,7 @@ layernorm|s/body(KEPT, c)/body(KEPT - 1, c)/
 layernorm|s/int c = p.first + KEPT\*p.step/int c = p.first + (KEPT + 1)*p.step/
 layernorm|s/columns_add(db, came, c, C);//
 layernorm|s/place = i - c + 4\*column_place.*/place = i;/
-loss_and_every_gradient|s/d.mlp_proj_b, dx, dln2/d.att_proj_b, dx, dln2/
+loss_and_every_gradient|s/dw.mlp_proj_b, dx, dln2/dw.att_proj_b, dx, dln2/
 linear|/__global__ void bias_backward/,/^}/ s/__syncthreads();//
 linear|s/residual ? (const void \*)e.other : c;/c;/
 linear|/__global__ void column_sums/,/^}/ s/p < parts; p/p < parts - 1; p/

@@ -278,6 +278,7 @@ test_slurm_job() {
     has "$SAY/calls" "--gpu-bind=none ./train_gpt2cu --out out/job --overwrite --data data/fineweb"
     same "calls" "$(calls)" "make -s train_gpt2cu fetch vocabulary fetch fineweb 2 10B srun at gpu07:10014 \
 --kill-on-bad-exit=1 --gpu-bind=none plot out/job --out out/job/loss.png"
+    mkdir -p "$tree/data/fineweb" && touch "$tree/data/fineweb/fineweb_train_000001.bin"
     job $STOPPED step_2 d12 --tokens 100000000 --out=out/job
     has "$SAY/calls" "./train_gpt2cu --resume --out out/job --steps 190"
     lacks "$SAY/calls" fetch                 # the data is what it began on

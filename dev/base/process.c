@@ -155,14 +155,13 @@ static void on_stop_signal(int signal_number) {
 }
 
 void catch_stop_signals(void) {
-    struct sigaction action, before;
+    struct sigaction action;
     memset(&action, 0, sizeof action);
     action.sa_handler = on_stop_signal;
     action.sa_flags = SA_RESETHAND | SA_RESTART;
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGHUP, &action, &before);
-    if (before.sa_handler == SIG_IGN) sigaction(SIGHUP, &before, NULL);      // nohup's
+    if (signal(SIGHUP, SIG_IGN) != SIG_IGN) sigaction(SIGHUP, &action, NULL);       // else nohup
     sigaction(SIGUSR1, &action, NULL); // mpirun and Slurm forward this one, and kill at the others
     signal(SIGPIPE, SIG_IGN);          // the reader of our output may leave: the run goes on
 }

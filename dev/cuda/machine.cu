@@ -85,8 +85,8 @@ void machine_open(Machine *g, const TrainOptions *o, Comm *comm) {
     g->products = (Product *)alloc_or_die(MAX_PRODUCTS * sizeof(Product), "a table of products");
     // With --exact-sum the choice of a product's algorithm may not depend on the number of ranks.
     int all = g->properties.multiProcessorCount;
-    // While products run, messages take at most 16 multiprocessors and an eighth; a power of two, to
-    // which NCCL would round up.
+    // While products run, messages take at most 16 multiprocessors, and at most an eighth: a power of
+    // two, since NCCL rounds up to one.
     if (comm->size > 1 && !o->no_overlap && !o->exact_sum)
         for (comm->blocks = 16; comm->blocks > all / 8; comm->blocks /= 2) {}
     if (comm->size > 1 && comm->blocks > 0) g->beside = all - comm->blocks;

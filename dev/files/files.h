@@ -378,7 +378,7 @@ bool gguf_append(int fd, float *in, const Tensor *t, FloatType type, float *scra
 //                       optimizer.safetensors   AdamW's two moments: exp_avg.NAME, exp_avg_sq.NAME
 //                       average.safetensors     averaged weights, if the run has them: average.NAME
 //                       state.json              counters: where the run stands
-//     OUT/latest -> step_00001000               a relative link; or, where there are none (Windows,
+//     OUT/latest -> step_00001000               a relative link; or, where one fails (Windows,
 //                                               FAT), a file that holds the name of the directory
 //     OUT/best -> step_00000600                 another: the lowest validation loss of those kept
 //
@@ -419,7 +419,7 @@ typedef struct {
     int64_t norm_test_waited;                  // updates, of dev/train/schedule.c
     double noise_g2, noise_s, noise_weight;    // of dev/train/noise.c; weight 0: not measured
     double noise_adam_g2, noise_adam_s, noise_adam_weight;     // in Adam's metric
-    double val_loss;                     // of the latest evaluation; NaN: none yet
+    double val_loss;                     // of these weights; NaN: not evaluated
 } TrainState;
 
 // What a save writes. All pointers belong to the caller.

@@ -229,12 +229,12 @@ bool comm_open(Comm *c, double timeout, Error *err) {
     return comm_open_watch(c, timeout, err);
 }
 
-// What has failed since the last call: NCCL's kernels then wait for ever (Heartbeat.fault).
+// What has failed: NCCL's kernels then wait for ever (Heartbeat.fault).
 static const char *comm_fault(void *backend) {
     CommBackend *b = (CommBackend *)backend;
     ncclResult_t state = ncclSuccess;
     b->nccl.CommGetAsyncError(b->peers, &state);
-    return state == ncclSuccess || state == ncclInProgress ? NULL : b->nccl.GetErrorString(state);
+    return state == ncclSuccess || state == ncclInProgress ? NULL : b->nccl.GetLastError(b->peers);
 }
 
 // Connects the GPUs. The two streams have the highest priority: a collective that waits for free

@@ -215,11 +215,13 @@ __attribute__((noreturn)) static void heartbeat_lost(Heartbeat *w, int rank, con
     heartbeat_exit();
 }
 
-// Ends the run if a GPU's message has failed: what waits for it would wait for ever.
+// Ends the run if a GPU's message has failed: who waits for it would wait for ever. A few beats
+// later, for a rank that is lost, or a call that has failed, is named first.
 static void heartbeat_ask(Heartbeat *w) {
     const char *(*fault)(void *) = __atomic_load_n(&w->fault, __ATOMIC_SEQ_CST);
     const char *why = fault ? fault(w->fault_of) : NULL;
-    if (!why) return;
+    w->faults = why ? w->faults + 1 : 0;
+    if (w->faults < 4 || __atomic_load_n(&w->ending, __ATOMIC_SEQ_CST)) return;
     dprintf(STDERR_FILENO, "%s: rank %d: NCCL: %s%s%s\n", *program_name(), w->rank, why,
             w->advice[0] ? "; " : "", w->advice);
     heartbeat_end(w);
@@ -262,7 +264,7 @@ static void *heartbeat_run(void *watch) {
         ticked = now;
         if (w->clock >= next) {
             if (w->rank == 0) heartbeat_tell(w, HEARTBEAT_BEAT);
-            heartbeat_ask(w);
+            if (leave == INFINITY) heartbeat_ask(w);
             next = w->clock + w->beat;
         }
         open = 0;

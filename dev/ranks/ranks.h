@@ -52,8 +52,9 @@ typedef struct {
     bool stopping;                 // atomic: heartbeat_stop was called
     double clock;                  // seconds that the thread was awake
     char advice[256];
-    const char *(*fault)(void *);  // atomic: what has failed in the GPUs' network, or NULL; the
-    void *fault_of;                // thread asks at each beat, for whom the main thread may wait
+    const char *(*fault)(void *);  // atomic: what has failed in the GPUs' network, or NULL. The
+    void *fault_of;                // thread asks at each beat: the main thread may be waiting
+    int faults;                    // beats since it failed
 } Heartbeat;
 
 // Rank 0...size-1 of at least two; timeout in seconds.

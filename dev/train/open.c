@@ -39,22 +39,23 @@ static bool is_gguf_file(const char *path) {
     return is;
 }
 
-// Tokens of one tokenizer are nonsense to a model of another: compares the model's, at path, with
+// Tokens of one tokenizer are nonsense to a model of another: compares the run's, read at path, to
 // that beside the data, token by token. Padding may make one of them larger.
 static void check_same_tokens(const Run *r, const char *path) {
-    Tokenizer own, *of[] = { &own, (Tokenizer *)&r->tokenizer };
+    Tokenizer own;
     Error err;
     Path beside = path_join(r->o.data ? r->o.data : "", "tokenizer.json");
-    if (!r->o.data || access(beside.text, F_OK) != 0 || strcmp(beside.text, path) == 0) return;
-    if (!tokenizer_load(&own, beside.text, &err)) die("%s", err.text);
+    bool trains = r->o.data && !r->o.generate && !r->o.export_file;
+    if (!trains || strcmp(beside.text, path) == 0 || access(beside.text, F_OK) != 0
+        || !tokenizer_load(&own, beside.text, &err)) return;
     for (int id = 0; id < own.vocab_size && id < r->tokenizer.vocab_size; id++) {
-        size_t n[2];
-        const char *piece[2];
-        for (int i = 0; i < 2; i++) piece[i] = tokenizer_piece(of[i], id, &n[i]);
-        if (n[0] != n[1] || memcmp(piece[0], piece[1], n[0]) != 0)
-            die("--data: token %d is \"%.*s\" there, \"%.*s\" to the model; encode the text again: "
-                "./prepare text FILE --out DIR --tokenizer %s", id, (int)n[0], piece[0], (int)n[1],
-                piece[1], path);
+        size_t n, n_there;
+        const char *piece = tokenizer_piece(&r->tokenizer, id, &n);
+        const char *there = tokenizer_piece(&own, id, &n_there);
+        if (n != n_there || memcmp(piece, there, n) != 0)
+            die("--data: token %d is \"%s\" in %s, and \"%s\" in %s; encode the text again, with "
+                "prepare's --tokenizer the latter", id, brief(there, n_there).text, beside.text,
+                brief(piece, n).text, path);
     }
     tokenizer_free(&own);
 }
@@ -349,7 +350,7 @@ void run_generate(Run *r) {
         int n = ids ? prompt_ids(r->text, prompt, c.V, from.text)
                     : (int)tokenizer_encode(&r->tokenizer, r->text, prompt, length);
         if (n == 0) r->text[n++] = r->tokenizer.eot;
-        if (n > r->T) warn("of the prompt's %d tokens the model reads the last %d", n, r->T);
+        if (n > r->T && i == 0) warn("of the prompt's %d tokens only the end is read", n);
         Rng rng = rng_make((uint64_t)r->o.seed, (uint64_t)i);
         if (r->o.samples > 1) printf("--- %d of %d ---\n", i + 1, r->o.samples);
         fwrite(prompt, 1, length, stdout);

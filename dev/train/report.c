@@ -235,8 +235,8 @@ static void warn_skipped(const Run *r) {
         die("step %llu: no finite gradient in %d updates: %s", (unsigned long long)r->step,
             MAX_SKIPPED_IN_A_ROW, diverged_advice(r).text);
     if ((r->skipped_in_a_row & (r->skipped_in_a_row - 1)) == 0)      // the 1st, 2nd, 4th ...
-        warn("step %llu: the gradient is not finite; this update is skipped",
-             (unsigned long long)r->step);
+        warn("step %llu: %s gradient is not finite; this update is skipped",
+             (unsigned long long)r->step, r->o.outer_every ? "a worker's" : "the");
 }
 
 void report_step(Run *r, Step *s) {

@@ -45,7 +45,7 @@ void save(Run *r) {
           r->skipped, r->o.seed, r->seconds, r->o.outer_every ? r->data.size : 0,
           (int64_t)r->batch, (int64_t)r->norm_test.batch, r->norm_test.waited,
           r->noise.g2, r->noise.s, r->noise.weight, r->noise_adam.g2, r->noise_adam.s,
-          r->noise_adam.weight, evaluated ? r->good_loss : NAN },
+          r->noise_adam.weight, evaluated ? r->eval_loss : NAN },
         options_json(r), saving_bucket, &saving, r->params->sgd, r->params->averages,
         { (const unsigned char *)r->tokenizer_json.text, r->tokenizer_json.n },
         r->tokenizer.vocab_size > 0 ? r->tokenizer.eot : -1, &whole,
