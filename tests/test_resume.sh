@@ -104,8 +104,7 @@ interrupt $! 130 ""
 rm -f "$dir/out"
 (trap '' HUP; exec $train $slow --steps 9 --out "$dir/nohup") >"$dir/out" 2>&1 &
 appears "^step" "$dir/out"
-kill -HUP $!; sleep 0.2
-grep -q stopping "$dir/out" && note "SIGHUP stops a run under nohup"
+kill -HUP $!; sleep 0.2; ! grep -q stopping "$dir/out" || note "SIGHUP stops a run under nohup"
 interrupt $! 130 ""
 rm -f "$dir/out"    # timeout sends a signal to its child, and without --foreground again to its group
 timeout --foreground -s KILL 60 $train $slow --steps 9 --eval-every 0 --sample-every 1 --max-new 1000000 --temperature 0 \
