@@ -167,7 +167,7 @@ def draw_links(model, lanes):
     return lab.panels([{"curves": curves, "x": "workers (CPU cores)", "log": (2, 10),
                         "y": f"seconds to a loss of {model.target:g}, {model.name} parameters",
                         "legend": "link (modelled)"}],
-                      "How many workers help depends on the link")
+                      "Whether more workers help depends on the link")
 
 
 def conclude(e):
