@@ -275,7 +275,7 @@ emulated_ranks_refuse_in_one_line() {
     run timeout 60 mpirun -n 2 env EMULATOR_NCCL_FAULT=1 MASTER_PORT=$(free_port) "$program" $tiny \
         --batch-tokens 32 --steps 1000000 --timeout 5
     same "status after a fault" $status 1
-    has "$dir/stderr" "rank 1: NCCL: "
+    has "$dir/stderr" "rank 1: NCCL: unhandled system error"
     # Several ranks may share a GPU where NCCL is told to let them.
     row shared 2 - - EMULATOR_DEVICES=1 NCCL_MULTI_RANK_GPU_ENABLE=1
     # Each on a machine of its own, which shows it one GPU; rank 0's does not have MASTER_ADDR's.

@@ -322,7 +322,7 @@ same "--max-new 7" "$(cat "$dir/text")" "$(head -c 16 "$dir/greedy")"
 written --generate ""
 [ -s "$dir/text" ] || note "an empty prompt begins no text"
 as_is --init "$dir/model" --generate "$(head -c 3000 /dev/zero | tr '\0' a)" --max-new 5
-has "$dir/stderr" "of the prompt's 3000 tokens only the end is read"
+has "$dir/stderr" "of the prompt's 3000 tokens, only the last are read"
 cp "$dir/stdout" "$dir/text"
 same "bytes after a long prompt" "$(head -c 3000 "$dir/text" | tr -d a | wc -c | tr -d ' ')" 0
 [ "$(wc -c < "$dir/text")" -gt 3000 ] || note "nothing after a long prompt"

@@ -72,13 +72,14 @@ EXERCISES = [Exercise(*row) for row in [
      "norm_partials has room for a sum of each of the n_chunks chunks."),
     ("muon", 9, TRAINER, None, "Muon for the matrices of the blocks"),
     ("gradient_accumulation", 10, TRAINER, "train_step",
-     "One update. step_begin(r, s) fills s: micro_batches, B, T, scale, adamw. After clear_grads(m), "
-     "next_batch(r, s, i) reads micro-batch i into r->inputs and r->targets; model_forward (past = 0), classifier_loss_and_gradient, which "
-     "returns the sum of its losses, and model_backward run it; gradients_arrive(r, s) follows "
-     "the last one. gradients_squares(m) is the squared norm. Put it and the loss into "
-     "a Totals `all`, call totals_share(&m->params, &all), shorten the gradient to r->o.clip if "
-     "that is not 0, by model_update's factor, and end with step_end(r, s, &all). The update is "
-     "left out if the norm is not finite."),
+     "One update. step_begin(r, s) fills s: micro_batches, B, T, scale, adamw. After "
+     "clear_grads(m), next_batch(r, s, i) reads micro-batch i into r->inputs and r->targets; "
+     "model_forward (past = 0), classifier_loss_and_gradient, which returns the sum of its "
+     "losses, and model_backward run it; gradients_arrive(r, s) follows the last one. "
+     "gradients_squares(m) is the squared norm. Put it and the loss into a Totals `all`, call "
+     "totals_share(&m->params, &all), shorten the gradient to r->o.clip if that is not 0, by "
+     "model_update's factor, and end with step_end(r, s, &all). No update if the norm is not "
+     "finite."),
     ("sample_token", 11, "dev/train/sample.c", "sample_token",
      "Returns a token drawn from logits (V) at s->temperature, among the s->top_k likeliest (0: "
      "all) the fewest with s->top_p of the probability of all. s->candidates (V) is scratch, for "

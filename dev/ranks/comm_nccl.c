@@ -234,7 +234,7 @@ static const char *comm_fault(void *backend) {
     CommBackend *b = (CommBackend *)backend;
     ncclResult_t state = ncclSuccess;
     b->nccl.CommGetAsyncError(b->peers, &state);
-    return state == ncclSuccess || state == ncclInProgress ? NULL : b->nccl.GetLastError(b->peers);
+    return state == ncclSuccess || state == ncclInProgress ? NULL : b->nccl.GetErrorString(state);
 }
 
 // Connects the GPUs. The two streams have the highest priority: a collective that waits for free

@@ -53,9 +53,9 @@ static void check_same_tokens(const Run *r, const char *path) {
         const char *piece = tokenizer_piece(&r->tokenizer, id, &n);
         const char *there = tokenizer_piece(&own, id, &n_there);
         if (n != n_there || memcmp(piece, there, n) != 0)
-            die("--data: token %d is \"%s\" in %s, and \"%s\" in %s; encode the text again, with "
-                "prepare's --tokenizer the latter", id, brief(there, n_there).text, beside.text,
-                brief(piece, n).text, path);
+            die("--data: token %d is \"%s\" in %s, but \"%s\" in this run's tokenizer; encode the "
+                "data again, with prepare's --tokenizer %s", id, brief(there, n_there).text,
+                beside.text, brief(piece, n).text, path);
     }
     tokenizer_free(&own);
 }
@@ -350,7 +350,7 @@ void run_generate(Run *r) {
         int n = ids ? prompt_ids(r->text, prompt, c.V, from.text)
                     : (int)tokenizer_encode(&r->tokenizer, r->text, prompt, length);
         if (n == 0) r->text[n++] = r->tokenizer.eot;
-        if (n > r->T && i == 0) warn("of the prompt's %d tokens only the end is read", n);
+        if (n > r->T && i == 0) warn("of the prompt's %d tokens, only the last are read", n);
         Rng rng = rng_make((uint64_t)r->o.seed, (uint64_t)i);
         if (r->o.samples > 1) printf("--- %d of %d ---\n", i + 1, r->o.samples);
         fwrite(prompt, 1, length, stdout);

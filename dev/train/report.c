@@ -370,7 +370,7 @@ void show_setup(const Run *r) {
     printf("data    %s tokens to train on, %s for validation",
            count_text((double)r->train.n_tokens).text, count_text((double)r->val.n_tokens).text);
     if (asked > 0 && asked < there)
-        printf(", the first %s of them in an evaluation", count_text((double)asked).text);
+        printf("; an evaluation reads the first %s", count_text((double)asked).text);
     printf("\n");
     printf("loss    %.3f nats per token for a uniform guess", log((double)c->V));
     if (r->floor.known)
