@@ -29,7 +29,7 @@ set -e
 cd "$(dirname "$0")/.."
 hellaswag=data/hellaswag_val.jsonl
 gpus='' machines=1 tokens='' dry_run='' plan_gpu='' fetches=yes sized='' measured=''
-flags=() data=() reached=''
+flags=() data=() reached='' resumes=''
 
 die() { echo "train.sh: $*" >&2; exit 1; }
 count() {                                    # FLAG TEXT MAX
@@ -118,7 +118,6 @@ plan() {                                     # by whichever trainer is built
 }
 [ -z "$dry_run" ] || plan
 
-resumes=''
 if [ -e "$out/latest" ] || compgen -G "$out/step_*" > /dev/null; then
     resumes=yes                              # it goes on with the data that it began on
     ! compgen -G "$folder/${prefix}_train_*" > /dev/null || fetches=''
