@@ -80,7 +80,8 @@ void attention_forward_fast(float *out, float *lse, float *scratch, const float 
     int HS = C / NH, all = past + T;
     size_t ld = 3*(size_t)C;
     float scale = 1.0f / sqrtf((float)HS);
-    #pragma omp parallel for collapse(2) schedule(dynamic)
+    // Guided: a thread's first heads are of sequences side by side, whose rows it has in its caches.
+    #pragma omp parallel for collapse(2) schedule(guided)
     for (int b = 0; b < B; b++)
     for (int h = 0; h < NH; h++) {
         HeadScratch s = head_scratch(scratch, all, HS);
@@ -133,7 +134,7 @@ void attention_backward_fast(float *dqkv, float *scratch, const float *dout, con
     int HS = C / NH;
     size_t ld = 3*(size_t)C;
     float scale = 1.0f / sqrtf((float)HS);
-    #pragma omp parallel for collapse(2) schedule(dynamic)
+    #pragma omp parallel for collapse(2) schedule(guided)
     for (int b = 0; b < B; b++)
     for (int h = 0; h < NH; h++) {
         HeadScratch s = head_scratch(scratch, T, HS);

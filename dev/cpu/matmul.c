@@ -36,7 +36,6 @@ enum { WIDEST = (int)MR > (int)NR ? (int)MR : (int)NR };
 
 // Vectors of floats; gcc and clang compile +, * and loads of them to single instructions.
 typedef float vec __attribute__((vector_size(4*LANES), aligned(4), may_alias));
-
 typedef float vec4 __attribute__((vector_size(16), aligned(4), may_alias));
 
 #ifdef WORDS_ARE_PAIRS
@@ -83,7 +82,9 @@ void pack_floats(float *dst, int width, Mat m, bool by_columns, int lines, int K
     size_t line = by_columns ? m.col : m.row, step = by_columns ? m.row : m.col;
     if (lines < width) memset(dst, 0, (size_t)K*width * sizeof *dst);
     if (line == 1 && lines == width) {
-        for (int k = 0; k < K; k++) memcpy(dst + k*width, src + k*step, width * sizeof *dst);
+        for (int k = 0; k < K; k++, dst += width, src += step)
+            if (width % LANES != 0) memcpy(dst, src, width * sizeof *dst);     // A's: a constant
+            else for (int l = 0; l < width; l += LANES) *(vec *)(dst + l) = *(const vec *)(src + l);
         return;
     }
     int i = 0, k4 = step == 1 ? K / 4 * 4 : 0;
@@ -143,11 +144,10 @@ static Panel in_place(Mat m, size_t i, size_t j) {
 }
 
 static const float zeros[NR];            // where a sum with no bias starts
-
 static const Panel nothing = { (const Word *)zeros, 0 };
 
 // The hot loop: a whole tile, c = start + a*b, MR rows by `vectors`. Element k of a's row i is
-// a[i*row + k*step]. Meanwhile rows of c are fetched, in the first 32 steps, and lines of B's next
+// a[i*row + k*step]. Meanwhile rows of c are fetched, in the first 256 steps, and lines of B's next
 // panel, in each round: a few at a time, for fetches that queue up are waited for.
 static inline __attribute__((always_inline))   // so that vectors, and row or step, are constants
 void tile_multiply(float *c, size_t ldc, const float *start, size_t ld_start, const Word *a,
@@ -156,7 +156,7 @@ void tile_multiply(float *c, size_t ldc, const float *start, size_t ld_start, co
     vec sum[MR][3] = {0};                // clang keeps them in memory if a loop is over the three
     for (int k = 0; k < K; next.data += next.ld) {
         for (int l = 0; l < NR; l += 16) __builtin_prefetch(next.data + l, 0, 2);
-        for (int i = MR*k/32; i < MR*(k + ROUND)/32 && i < MR; i++)
+        for (int i = MR*k/256; i < MR*(k + ROUND)/256 && i < MR; i++)
             for (int l = 0; l < vectors*LANES; l += 16) __builtin_prefetch(c + i*ldc + l, 1);
         int end = K < k + ROUND ? K : k + ROUND;
 #if !defined(__wasm__) && !defined(WORDS_ARE_PAIRS)

@@ -61,8 +61,7 @@ static double peak_of(float (*chain)(int), double flops_per_round, int threads) 
         double flops = flops_per_round * rounds * ran / (seconds_now() - start);
         best = flops > best ? flops : best;
     }
-    (void)keep;
-    (void)threads;
+    (void)keep, (void)threads;
     return best;
 }
 
