@@ -44,28 +44,6 @@ end bf16_learns_as_fp32_does
 rms='/^static void layernorm_forward/,/^}/ s|float m = sum / C;|float m = 0.0f;|'
 rms_back='/^static void layernorm_backward/,/^}/ s|gain\[c\] - mean_g - |gain[c] - |'
 
-# Rotary positions (Su et al. 2021) beside the learned ones: queries and keys are turned by an angle
-# that grows with the token's place, their gradients are turned back.
-cat > "$dir/rotary" << 'C'
-static void rotary(float *qkv, float way, int B, int T, int past, int C, int NH) {
-    int HS = C / NH;
-    for (int b = 0; b < B; b++)
-    for (int t = 0; t < T; t++)
-    for (int h = 0; h < 2*NH; h++)                   // the heads of queries, then those of keys
-    for (int i = 0; i < HS / 2; i++) {
-        float angle = way * (float)(past + t) * powf(10000.0f, -2.0f * (float)i / (float)HS);
-        float *x = qkv + ((size_t)b*(past + T) + t)*3*C + h*HS + 2*i, x0 = x[0], x1 = x[1];
-        x[0] = x0 * cosf(angle) - x1 * sinf(angle);
-        x[1] = x0 * sinf(angle) + x1 * cosf(angle);
-    }
-}
-C
-rotary="/^\/\/ ---- residual: out = a + b/ r $dir/rotary
-        /^static void block_forward/,/^}/ {
-            s|^    attention_forward(|    rotary(qkv, 1, B, T, past, Cn, NHn);&| }"
-turned='/^static void block_backward/,/^}/ {
-    s|^    attention_backward(.*|&rotary(dqkv, -1, B, T, 0, Cn, NHn);| }'
-
 # Label smoothing: a tenth of each target's weight goes to all words alike. The loss that ranks with
 # some of the words each compute is in dev/ranks/tensor.c.
 smooth='s|^\(        loss\[n\] = lse\[n\]\) - x\[target\[n\]\];.*|        float all = 0.0f;\
@@ -91,8 +69,6 @@ slopes() {
 }
 slopes 0 "" -e "$rms" -e "$rms_back"
 slopes 1 "" -e "$rms"
-slopes 0 "" -e "$rotary" -e "$turned"
-slopes 1 "" -e "$rotary" -e "${turned/-1/1}"
 slopes 0 "$smooth_ranks" -e "$smooth" -e "$smooth_back"
 slopes 1 "$smooth_ranks" -e "$smooth" -e "${smooth_back/0.9f \* /}"
 slopes 1 "" -e "$smooth" -e "$smooth_back"           # ranks have been forgotten

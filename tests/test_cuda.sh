@@ -176,8 +176,6 @@ xent|/void row_gradient/,/^}/ s/LogitRow::packs(Vp)/LogitRow::packs(V)/
 xent dev/ranks/tensor_model.cu|s/part.sum \* __expf(part.hi - whole.hi)/part.sum/
 xent dev/ranks/tensor_model.cu|s/target\[n\] < 0 ? 0.0f : //
 classifier|/static void classifier_launch/,/^}/ s/targets + n, m->batch.scale,$/targets, m->batch.scale,/
-logits_fill_whole_waves dev/plan/plan.c|s/waves \* at_once \/ across/(waves - 1) * at_once \/ across/
-logits_fill_whole_waves dev/cuda/memory.cu|s/sizeof(real), m->spec.multiprocessors/sizeof(real), 0/
 buckets dev/ranks/kernels.cu|/^static void bucket_copy/,/^}/ s/here -= padding/here -= 1/
 sums_along_the_tree dev/ranks/kernels.cu|/void tree_sum_kernel/,/^}/ s/= levels\[l\]\[w\] + sum/= 0 + sum/
 buckets dev/ranks/kernels.cu|/^void bucket_take/,/^}/ s/params_own(p, bucket),/{ 0, 64 },/

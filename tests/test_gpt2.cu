@@ -545,18 +545,6 @@ TEST(classifier) {
     check_classifier(65, 32, 16, 200);
 }
 
-// GPT-2 124M with 64 sequences on an H100: two waves of tiles, counted and not allocated.
-TEST(logits_fill_whole_waves) {
-    static const Config gpt2 = { 12, 12, 768, 50257, 1024, 0 };
-    ModelSpec spec = { gpt2, 64, 1024, TRAIN, RECOMPUTE_NONE, Sharing(), 132 };
-    Memory mem;
-    size_t rows = sizeof(real) < sizeof(float) ? 11264 : 5632, row = 50304 * sizeof(real);
-    size_t dfc = 65536 * 4*768 * sizeof(real), next = 50304 * sizeof(float);
-    model_count(&mem, &spec);
-    CHECK_MSG(mem.bytes[MEM_LOGITS] == rows*row + next && rows*row > dfc, "%zu bytes of logits",
-              mem.bytes[MEM_LOGITS]);
-}
-
 // LayerNorm's blocks are one wave, and on an H100 two rows of logits share a multiprocessor.
 TEST(grids_are_whole_waves) {
     cudaDeviceProp h100 = {}, v100 = {};

@@ -547,25 +547,6 @@ TEST(bias_gradient_is_summed_row_by_row) {
     CHECK_MSG(other_bits > 100, "only %zu sums depend on the order", other_bits);
 }
 
-// The sums themselves: db (N) is what was there and the columns of x (K,N).
-TEST(bias_gradient_adds_columns) {
-    for (int s = 0; s < PRODUCT_SIZES; s++) {
-        size_t N = product_sizes[s][1], K = product_sizes[s][2];
-        Rng rng = rng_make(8, N*1009 + K);
-        float *x = alloc_or_die(K*N * sizeof(float), "test"), *db = alloc_or_die(N*4, "test");
-        for (size_t i = 0; i < K*N; i++) x[i] = operand(&rng);
-        for (size_t j = 0; j < N; j++) db[j] = 0.5f;
-        bias_backward(db, x, K, (int)N);
-        for (size_t j = 0; j < N; j++) {
-            double sum = 0.5;
-            for (size_t k = 0; k < K; k++) sum += x[k*N + j];
-            CHECK_MSG(fabs(db[j] - sum) <= 1e-5 * sqrt(K), "%zux%zu: column sum", K, N);
-        }
-        free(x);
-        free(db);
-    }
-}
-
 // The first rows of a packed matrix are all that a block of queries may see.
 TEST(matmul_packed_reads_only_its_depth) {
     enum { DEPTH = 2*KC + 7, K = KC + 3, N = NR + 5, M = MR + 1 };

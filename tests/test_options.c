@@ -120,6 +120,9 @@ TEST(small_command_lines) {
           "never" },
         { "--loud=1", "!--loud: takes no value; write --loud alone" },
         { "file", "!'file': expected a flag; --help lists all flags" },
+        { "--heads 2 file", "!'file': expected a flag; --help lists all flags" },
+        { "--out a b", "!'b': expected a flag; quote a value of several words, or with a *: --out "
+          "'...'" },
     };
     for (size_t i = 0; i < COUNT(rows); i++) {
         Small s;
@@ -304,6 +307,7 @@ static const Row rules[] = {
     { "--resume=5 --resume --out m --generate=Once", "resume=5" },
     { "--resume=0 --out m", "!--resume: got '0', expected a whole number from 1" },
     { "--resume 5 --out m --generate=Once", "resume=5" },
+    { "--resume m", "!--resume: got 'm', expected a whole number from 1|--out names the directory" },
     { "--generate=Once --out m", "!--out: is for training|--init DIR" },
     { "--export a.b/m.gguf --resume --out m", "resume=0" },
     { "--export m.gguf --out m", "!--out: is for training|--export only reads" },

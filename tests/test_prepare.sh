@@ -102,6 +102,8 @@ check none "$prepare" text "$dir/tales.txt" --separator none --out "$dir/whole" 
     --val-fraction 0
 same "a separator that is text" "$(eots "$dir/whole/text_train_000000.bin" 256)" 1
 grep -q "train_gpt2 --train '$dir/whole/\*train" "$dir/stdout" || note "$(cat "$dir/stdout")"
+check one "$prepare" text "$dir/tales.txt" --out "$dir/whole" --overwrite --val-fraction 0.01
+has "$dir/stdout" ' 1 documents of 40'
 check inside "$prepare" text "$dir/1.txt" --separator "twenty" --out "$dir/whole" --overwrite
 has "$dir/stdout" '"twenty" also stands inside lines'
 has "$dir/stderr" 'no line is "twenty" alone'
@@ -133,7 +135,7 @@ sed '$ s/..$//' "$dir/docs.jsonl" > "$dir/torn.jsonl"
 refused "torn.jsonl: line 5: byte " jsonl "$dir/torn.jsonl" --out "$dir/no"
 check "without the torn line" "$prepare" jsonl "$dir/torn.jsonl" --skip-bad --key text \
     --val-fraction 0.5 --out "$dir/jsonl" --overwrite
-grep -q "^prepare: 1 lines were left out; the first: .*torn.jsonl: line 5: " "$dir/stderr" ||
+grep -q "^prepare: 1 lines were left out; the first: .*torn.jsonl: line 5: [^;]*$" "$dir/stderr" ||
     note "$(cat "$dir/stderr")"
 refused "3 documents are too few" jsonl "$dir/docs.jsonl" --out "$dir/no"
 refused "bpe:N needs a text to train on" jsonl - --out "$dir/no" --tokenizer bpe:300
@@ -290,6 +292,10 @@ grep -q "odd: byte $(wc -c < "$dir/words.txt") is not UTF-8, and 2 in all are; .
     "$dir/stderr" || note "$(cat "$dir/stderr")"
 check "UTF-8 needs no warning" "$prepare" text "$dir/words.txt" --out "$dir/odd.d" --overwrite
 same warning "$(cat "$dir/stderr")" ""
+sed 's/$/\r/' "$dir/words.txt" > "$dir/windows.txt"
+check "a text of Windows" "$prepare" text "$dir/windows.txt" --out "$dir/odd.d" --overwrite
+grep -q "windows.txt: lines end in CR LF.*(in all $(lines "$dir/words.txt"));" "$dir/stderr" ||
+    note "$(cat "$dir/stderr")"
 check "a file twice" "$prepare" text "$dir/words.txt" "$dir/./words.txt" --out "$dir/odd.d" --overwrite
 same warning "$(grep -c 'words.txt: is given twice' "$dir/stderr")" 1
 end text_with_odd_bytes_gets_a_warning

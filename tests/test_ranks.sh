@@ -13,7 +13,6 @@ kills=${RANK_KILLS:-4}
 absolute train prepare compare
 tests="ranks_train_what_one_rank_trains averages_and_sgd_on_any_ranks
     each_rank_keeps_and_sends_what_the_formula_says
-    a_shrinking_shard_ends_all_ranks
     workers_stop_at_the_end_of_a_round told_to_stop_all_ranks_stop ranks_refuse_in_one_line
     help_and_plan_come_once killed_ranks_end_the_run_and_it_goes_on
     evaluations_and_samples_do_not_depend_on_ranks
@@ -137,17 +136,6 @@ stopped one_told 2 3 --batch-tokens 48 --steps 400 --zero 2
 end told_to_stop_all_ranks_stop
 
 # ---- bad input ----
-
-cp -r "$dir/tales" "$dir/shrinking"
-begin 2 shrunk $tiny --data "$dir/shrinking" --steps 100000 --save-every 50 --keep 2
-wait_for test -e "$dir/shrunk/latest"
-: > "$dir/shrinking/tales_train_000000.bin"
-ended
-same "status" $status 1
-same "lines of ours" "$(grep -c '^train_gpt2: ' "$dir/stderr")" 1
-has "$dir/stderr" "shards or weights: the file shrank"
-[ -s "$dir/shrunk/latest/model.safetensors" ] || note "the checkpoint is gone"
-end a_shrinking_shard_ends_all_ranks
 
 mkdir "$dir/here" "$dir/there" "$dir/nowhere"
 ln -s "$dir/tales" "$dir/here/tales"

@@ -115,13 +115,6 @@ end train_odd_paths
 # ---- what changes nothing ----
 
 trained() { good --steps 10 --lr 3e-3 --log "$dir/$1" "${@:2}"; }        # trained RUN ARGS...
-for B in 1 8; do trained by$B --micro-batch $B --batch-tokens 256; done
-same "losses of 10 steps" "$(values step loss "$dir/by1" | sort -u | wc -l | tr -d ' ')" 10
-for key in loss grad_norm; do
-    within "$key by micro-batches of 1 and 8" "$(apart $key by1 by8)" 1e-5
-done
-end train_micro_batches_agree
-
 trained seed1; trained again; trained other --seed 2
 trained watched --eval-every 3 --sample-every 2 --max-new 40
 for key in loss grad_norm; do

@@ -240,8 +240,19 @@ static bool option_take(void *opts, const Option *table, int n, int *i, int argc
     if (!text) return fail(err, "--%s: its value is missing; expected %s%s", o->name, expects.text,
                            o->type == OPT_TEXT ? " (if it begins with --: --NAME=VALUE)" : "");
     if (option_read(opts, o, text)) return true;
-    return fail(err, "--%s: got '%s', expected %s", o->name, brief(text, strlen(text)).text,
-                expects.text);
+    return fail(err, "--%s: got '%s', expected %s%s", o->name, brief(text, strlen(text)).text,
+                expects.text, o->type == OPT_FROM ? "; --out names the directory" : "");
+}
+
+// An argument that no flag takes. After a flag and a text, it may be that text's second word.
+static bool option_stray(const Option *table, int n, int i, char **argv, Error *err) {
+    const char *flag = i > 2 && strncmp(argv[i - 2], "--", 2) == 0 ? argv[i - 2] + 2 : "";
+    int row = option_find(table, n, flag, strlen(flag));
+    Brief word = brief(argv[i], strlen(argv[i]));
+    if (row < 0 || table[row].type != OPT_TEXT)
+        return fail(err, "'%s': expected a flag; --help lists all flags", word.text);
+    return fail(err, "'%s': expected a flag; quote a value of several words, or with a *: "
+                "--%s '...'", word.text, flag);
 }
 
 bool options_parse(void *opts, const Option *table, int n, int argc, char **argv,
@@ -262,8 +273,7 @@ bool options_parse(void *opts, const Option *table, int n, int argc, char **argv
         } else if (positional) {
             positional[(*n_positional)++] = argv[i];
         } else {
-            return fail(err, "'%s': expected a flag; --help lists all flags",
-                        brief(argv[i], strlen(argv[i])).text);
+            return option_stray(table, n, i, argv, err);
         }
     }
     return true;

@@ -56,17 +56,19 @@ typedef struct { uint64_t count; size_t first; const char *path; } Odd;
 typedef struct {
     const char *separator;             // NULL: none
     uint64_t separators, inside;       // lines; inside: that hold it and more
-    Odd nul, invalid;                  // invalid: not UTF-8
+    Odd nul, invalid, returns;         // invalid: not UTF-8; returns: CRs at the ends of lines
     double bytes;                      // of the texts so far
     Progress progress;
 } Scan;
 
-// Looks for NUL and for bytes that are not UTF-8 in a line, which is at `at` in its text.
+// Looks for NUL, for bytes that are not UTF-8 and for a CR before the end in a line, which is at
+// `at` in its text.
 static void scan_odd(Scan *s, const char *path, const char *line, size_t n, size_t at) {
     const unsigned char *c = (const unsigned char *)line;
     for (size_t i = 0, length; i < n; i += length ? length : 1) {
         length = c[i] < 0x80 ? 1 : utf8_length(c + i, n - i);
-        Odd *odd = length == 0 ? &s->invalid : c[i] == 0 ? &s->nul : NULL;
+        Odd *odd = length == 0 ? &s->invalid : c[i] == 0 ? &s->nul
+                 : i + 1 == n && c[i] == '\r' ? &s->returns : NULL;
         if (!odd || odd->count++ > 0) continue;
         odd->first = at + i;
         odd->path = path;
@@ -121,11 +123,15 @@ static void scan_text(Scan *s, Texts *c) {
 // Fewer documents than these are not held out whole: too little, or too much, would be in one.
 enum { WHOLE_DOCUMENTS = 20 };
 
-// Warns of bytes that no text in UTF-8 has: once, of the first kind that there is.
+// Warns of Windows's ends of lines, and of bytes that no text in UTF-8 has: of the first kind that
+// there is.
 static void odd_warn(const Scan *s) {
     const Odd *odd = s->nul.count ? &s->nul : &s->invalid;
     const char *utf16 = odd->first % 2 ? "UTF-16LE" : "UTF-16BE";
     const char *code = odd == &s->nul ? utf16 : "LATIN1";
+    if (s->returns.count > 0)
+        warn("%s: lines end in CR LF, as on Windows (in all %" PRIu64 "); each CR becomes a token; "
+             "`tr -d '\\r'` removes them", s->returns.path, s->returns.count);
     if (odd->count == 0) return;
     warn("%s: byte %zu is %s, and %" PRIu64 " in all are; they become tokens as they are; if the "
          "text is in %s, `iconv -f %s -t UTF-8` converts it", odd->path, odd->first,
@@ -158,6 +164,7 @@ bool is_held_out(double before, double fraction) {
 static void texts_hold_out(Texts *c, double fraction) {
     size_t held = 0;
     for (size_t i = 0; i < c->n; i++) held += c->pieces[i].val = is_held_out((double)i, fraction);
+    if (held == 0) held = c->pieces[c->n - 1].val = true;
     printf("split  %12zu documents of %zu, spread evenly, are for validation\n", held, c->n);
 }
 
@@ -192,7 +199,7 @@ static void texts_cut(Texts *c, double fraction) {
 // Decides what is for training. Refuses texts too short to be split.
 static void texts_split(Texts *c, double fraction) {
     size_t bytes[2] = { 0, 0 };
-    if (c->n >= WHOLE_DOCUMENTS && fraction * (double)c->n >= 1.0) texts_hold_out(c, fraction);
+    if (c->n >= WHOLE_DOCUMENTS && fraction > 0.0) texts_hold_out(c, fraction);
     else texts_cut(c, fraction);
     for (size_t i = 0; i < c->n; i++) bytes[c->pieces[i].val] += c->pieces[i].n;
     if (bytes[0] > 0 && (bytes[1] > 0 || fraction == 0.0)) return;

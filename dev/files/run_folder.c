@@ -267,8 +267,10 @@ static bool checkpoint_prune(const char *out, int64_t step, size_t keep, Error *
     good = good && best_move(out, best < n ? all[best].name.text : "", err);
     while (n > 0 && all[n - 1].step > step) n--;
     best = checkpoint_best(all, n);
+    StepName latest = latest_name(out);
     for (size_t i = 0; good && keep > 0 && i + keep < n; i++)
-        if (i != best) good = checkpoint_remove(out, all[i].name.text, err);
+        if (i != best && strcmp(all[i].name.text, latest.text) != 0)
+            good = checkpoint_remove(out, all[i].name.text, err);
     free(all);
     return good;
 }

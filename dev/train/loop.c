@@ -163,7 +163,7 @@ void run_begin(Run *r) {
     r->looked_step = r->step;
     r->looked_tokens = r->tokens;
     bool unseen = r->saved_step > 0 && isnan(r->good_loss) // saved before an evaluation
-               && r->o.resume_from <= 0;
+               && r->o.resume_from <= 0 && r->o.steps != 0;
     if (run_done(&r->length, r->step, r->tokens, NAN) || evaluated_at_save(r)) report_eval(r);
     if (unseen && !isnan(r->good_loss)) r->saved_step = 0; // run_end saves again, with the loss
 }

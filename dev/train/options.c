@@ -445,6 +445,7 @@ bool train_options_restore(TrainOptions *o, const JsonNode *saved, Error *err) {
     for (int i = 0; i < train_rows; i++) {
         const Option *row = &train_table[i];
         const JsonNode *v = json_get(saved, option_key(row->name).text);
+        if (o->generate && o->given.set[i] && option_is_one_of(row, "seed|seq-len")) continue;
         if (strcmp(row->group, "model") == 0 || option_is_one_of(row, "optimizer|seed")) {
             if (!train_options_keep(o, i, v, layers && layers->type != JSON_NULL, err))
                 return false;

@@ -133,7 +133,8 @@ void restore_options(Run *r) {
     Path from;
     Error err;
     if (!r->o.out) die("--resume: needs --out DIR, the directory of the run to continue");
-    if (launched_as(LAUNCH_RANK, 0) == 0 && access(r->o.out, F_OK) == 0) lock_output(r);
+    bool writes = !r->o.generate && !r->o.export_file && launched_as(LAUNCH_RANK, 0) == 0;
+    if (writes && access(r->o.out, F_OK) == 0) lock_output(r);
     if (!find_resumed(&from, r, &err)) die("--resume: %s", err.text);
     if (!checkpoint_load_state(&r->state, &r->saved, from.text, &err))
         die_checkpoint(r, from.text, &err);
