@@ -11,9 +11,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # What may be at most: source is everything that is counted, tests included.
-caps="source lines 64200
-source bytes 2981150
-tests lines 19955
+caps="source lines 64180
+source bytes 2980750
+tests lines 19900
 files in_git 420"
 
 counted() {
