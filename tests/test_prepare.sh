@@ -102,8 +102,8 @@ check none "$prepare" text "$dir/tales.txt" --separator none --out "$dir/whole" 
     --val-fraction 0
 same "a separator that is text" "$(eots "$dir/whole/text_train_000000.bin" 256)" 1
 grep -q "train_gpt2 --train '$dir/whole/\*train" "$dir/stdout" || note "$(cat "$dir/stdout")"
-check one "$prepare" text "$dir/tales.txt" --out "$dir/whole" --overwrite --val-fraction 0.01
-has "$dir/stdout" ' 1 documents of 40'
+check "too few" "$prepare" text "$dir/tales.txt" --out "$dir/whole" --overwrite --val-fraction 0.01
+has "$dir/stdout" 'from 100 documents on whole'
 check inside "$prepare" text "$dir/1.txt" --separator "twenty" --out "$dir/whole" --overwrite
 has "$dir/stdout" '"twenty" also stands inside lines'
 has "$dir/stderr" 'no line is "twenty" alone'
@@ -292,7 +292,7 @@ grep -q "odd: byte $(wc -c < "$dir/words.txt") is not UTF-8, and 2 in all are; .
     "$dir/stderr" || note "$(cat "$dir/stderr")"
 check "UTF-8 needs no warning" "$prepare" text "$dir/words.txt" --out "$dir/odd.d" --overwrite
 same warning "$(cat "$dir/stderr")" ""
-sed 's/$/\r/' "$dir/words.txt" > "$dir/windows.txt"
+sed "s/$/$(printf '\r')/" "$dir/words.txt" > "$dir/windows.txt"
 check "a text of Windows" "$prepare" text "$dir/windows.txt" --out "$dir/odd.d" --overwrite
 grep -q "windows.txt: lines end in CR LF.*(in all $(lines "$dir/words.txt"));" "$dir/stderr" ||
     note "$(cat "$dir/stderr")"

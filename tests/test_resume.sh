@@ -220,14 +220,14 @@ $train --out "$dir/back" --resume=2 --steps 2 >/dev/null 2>"$dir/err" || note "$
 [ "$(readlink "$dir/back/latest")" = step_00000002 ] || note "--resume=2 leaves latest at $(readlink "$dir/back/latest")"
 $train --resume --out "$dir/back" --steps 4 >/dev/null 2>"$dir/err" || note "$(cat "$dir/err")"
 same_files forth back
-mv "$dir/forth/step_00000004" "$dir/forth/step_00000004.1"              # of another end, and better
+mv "$dir/forth/step_00000004" "$dir/forth/step_00000004.1"
 sed 's/"val_loss": .*,/"val_loss": 0.5,/' "$dir/back/latest/state.json" > "$dir/forth/step_00000004.1/state.json"
 $train --out "$dir/forth" --resume=2 --keep 1 >/dev/null 2>"$dir/err" || note "$(cat "$dir/err")"
 same_files back forth
 rm -r "$dir/back/step_00000004"
 $train --out "$dir/back" --resume --steps 0 >/dev/null 2>"$dir/err" || note "$(cat "$dir/err")"
 $train --out "$dir/back" --resume >/dev/null 2>"$dir/err" || note "$(cat "$dir/err")"
-same_files forth back                  # an evaluation has not changed the run's length
+same_files forth back                    # of the same length
 end checkpoints_begin_and_replace_runs
 
 # ---- what cannot be resumed
@@ -238,15 +238,15 @@ refused "neither config.json nor latest" $train --resume --out "$dir/tales"
 refused "--resume" $train --resume
 refused "--resume" $train --resume --overwrite --out "$dir/whole"
 refused "--seed" $train --resume --out "$dir/whole" --seed 5
-flock=$(command -v flock)
+flock=$(command -v flock)                # none on macOS
 ${flock:+flock "$dir/whole"} $train --resume --out "$dir/whole" --generate "Once" --seed 5 --seq-len 8 \
     >/dev/null 2>"$dir/err" || note "reading beside a run: $(cat "$dir/err")"
 absolute train
 cp -r "$dir/whole" "$dir/d4" && cd "$dir" || exit 1
 refused "./d4 is the run" $train --init d4 --generate "Once"
 cd - >/dev/null || exit 1
-refused "holds a model" $train --data "$dir/tales" --init "$dir/d4/latest" --out "$dir/d4/latest"
-refused "fetch.sh gpt2" $train --data "$dir/tales" --init gpt2
+refused "holds a config.json" $train --data "$dir/tales" --init "$dir/d4/latest" --out "$dir/d4/latest"
+refused "fetch.sh fetches" $train --data "$dir/tales" --init gpt2
 $prepare tales --out "$dir/other" --tokens 20000 >/dev/null
 if [ -f "${BATCHWISE_DATA:-../shared/data}/gpt2.tiktoken" ]; then
     refused "token 0 is" $train $small --steps 2 --sample-every 1 \

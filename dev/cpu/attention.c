@@ -80,7 +80,7 @@ void attention_forward_fast(float *out, float *lse, float *scratch, const float 
     int HS = C / NH, all = past + T;
     size_t ld = 3*(size_t)C;
     float scale = 1.0f / sqrtf((float)HS);
-    // Guided: a thread's first heads are of sequences side by side, whose rows it has in its caches.
+    // Guided: a run of heads each, so that a thread meets the rows that it has just computed.
     #pragma omp parallel for collapse(2) schedule(guided)
     for (int b = 0; b < B; b++)
     for (int h = 0; h < NH; h++) {

@@ -30,17 +30,17 @@ static bool jsonl_line(Jsonl *j, const char **line, size_t *n, Error *err) {
 
 // What helps where a line holds no document.
 static void jsonl_advise(char out[160], const Jsonl *j, const JsonNode *root, char first) {
-    const char *skip = "--skip-bad leaves such lines out";
+    const char *skip = j->skip_bad ? "" : "; --skip-bad leaves such lines out";
     const JsonNode *key = NULL;        // of the longest string
     if (root && root->type == JSON_OBJECT)
         for (const JsonNode *k = json_first(root); k < json_end(root); k = json_next(k + 1))
             if (k[1].type == JSON_STRING && (!key || k[1].length > key[1].length)) key = k;
-    if (!j->key || j->skip_bad) out[0] = '\0';
+    if (!j->key) out[0] = '\0';
     else if (first == '[' && j->line == 1)
         snprintf(out, 160, "; jq -c '.[]' makes lines of a list");
     else if (!key || json_get(root, j->key) || json_get(root, "messages"))
-        snprintf(out, 160, "; %s", skip);
-    else snprintf(out, 160, "; --key NAME takes another, such as \"%s\"; %s", json_show(key).text,
+        snprintf(out, 160, "%s", skip);
+    else snprintf(out, 160, "; --key NAME takes another, such as \"%s\"%s", json_show(key).text,
                   skip);
 }
 

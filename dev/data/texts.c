@@ -56,19 +56,18 @@ typedef struct { uint64_t count; size_t first; const char *path; } Odd;
 typedef struct {
     const char *separator;             // NULL: none
     uint64_t separators, inside;       // lines; inside: that hold it and more
-    Odd nul, invalid, returns;         // invalid: not UTF-8; returns: CRs at the ends of lines
+    Odd nul, invalid, returns;         // invalid: not UTF-8; returns: CRs before LF
     double bytes;                      // of the texts so far
     Progress progress;
 } Scan;
 
-// Looks for NUL, for bytes that are not UTF-8 and for a CR before the end in a line, which is at
-// `at` in its text.
+// Looks for NUL, bytes that are not UTF-8, and CR LF in a line, which is at `at` in its text.
 static void scan_odd(Scan *s, const char *path, const char *line, size_t n, size_t at) {
     const unsigned char *c = (const unsigned char *)line;
     for (size_t i = 0, length; i < n; i += length ? length : 1) {
         length = c[i] < 0x80 ? 1 : utf8_length(c + i, n - i);
         Odd *odd = length == 0 ? &s->invalid : c[i] == 0 ? &s->nul
-                 : i + 1 == n && c[i] == '\r' ? &s->returns : NULL;
+                 : i + 2 == n && c[i] == '\r' && c[i + 1] == '\n' ? &s->returns : NULL;
         if (!odd || odd->count++ > 0) continue;
         odd->first = at + i;
         odd->path = path;
@@ -101,7 +100,7 @@ static void scan_text(Scan *s, Texts *c) {
         const char *line = text + at, *end = (const char *)memchr(line, '\n', n - at);
         size_t length = end ? (size_t)(end - line) : n - at;
         next = at + length + (end != NULL);
-        scan_odd(s, path, line, length, at);
+        scan_odd(s, path, line, next - at, at);
         if (length == word_n + 1 && line[word_n] == '\r') length = word_n;
         if (word && length == word_n && memcmp(line, word, word_n) == 0) {
             if (!blank) texts_add(c, from, at);
@@ -121,10 +120,9 @@ static void scan_text(Scan *s, Texts *c) {
 // ---- documents, and the two splits ----
 
 // Fewer documents than these are not held out whole: too little, or too much, would be in one.
-enum { WHOLE_DOCUMENTS = 20 };
+static double whole_from(double fraction) { return fmax(20.0, ceil(1.0 / fraction)); }
 
-// Warns of Windows's ends of lines, and of bytes that no text in UTF-8 has: of the first kind that
-// there is.
+// Warns of Windows's line ends; and of bytes that no text in UTF-8 has, of the first kind found.
 static void odd_warn(const Scan *s) {
     const Odd *odd = s->nul.count ? &s->nul : &s->invalid;
     const char *utf16 = odd->first % 2 ? "UTF-16LE" : "UTF-16BE";
@@ -164,7 +162,6 @@ bool is_held_out(double before, double fraction) {
 static void texts_hold_out(Texts *c, double fraction) {
     size_t held = 0;
     for (size_t i = 0; i < c->n; i++) held += c->pieces[i].val = is_held_out((double)i, fraction);
-    if (held == 0) held = c->pieces[c->n - 1].val = true;
     printf("split  %12zu documents of %zu, spread evenly, are for validation\n", held, c->n);
 }
 
@@ -192,14 +189,14 @@ static void texts_cut(Texts *c, double fraction) {
     c->pieces[i + 1].n -= cut;
     while (++i < c->n) c->pieces[i].val = true;
     printf("split  the last %g%% are for validation: cut inside %s, without an end of text there; "
-           "from %d documents on whole ones are held out\n", 100.0 * fraction, piece.text->path,
-           WHOLE_DOCUMENTS);
+           "from %.0f documents on whole ones are held out\n", 100.0 * fraction, piece.text->path,
+           whole_from(fraction));
 }
 
 // Decides what is for training. Refuses texts too short to be split.
 static void texts_split(Texts *c, double fraction) {
     size_t bytes[2] = { 0, 0 };
-    if (c->n >= WHOLE_DOCUMENTS && fraction > 0.0) texts_hold_out(c, fraction);
+    if ((double)c->n >= whole_from(fraction)) texts_hold_out(c, fraction);
     else texts_cut(c, fraction);
     for (size_t i = 0; i < c->n; i++) bytes[c->pieces[i].val] += c->pieces[i].n;
     if (bytes[0] > 0 && (bytes[1] > 0 || fraction == 0.0)) return;

@@ -258,7 +258,7 @@ bool checkpoint_lock(int *fd, const char *out, Error *err) {
 }
 
 // Points OUT/best at the best checkpoint. Then, unless keep is 0, removes those up to this step
-// except the newest `keep` and the best of them.
+// except the newest `keep`, the best of them and OUT/latest.
 static bool checkpoint_prune(const char *out, int64_t step, size_t keep, Error *err) {
     Saved *all;
     size_t n;

@@ -92,14 +92,14 @@ Config fresh_config(const Run *r) {
 bool find_checkpoint(Path *from, Config *c, const Run *r) {
     Error err;
     bool fresh_name = gpt2_preset(c, r->o.init, &err);
-    if (fresh_name && train_options_given(&r->o, "init") && checkpoint_exists(r->o.init))
-        die("--init: %s is a fresh model and a directory with a run; ./%s is the run", r->o.init,
-            r->o.init);
+    bool reads = !r->o.resume && (r->o.generate || r->o.export_file);
+    if (fresh_name && reads && checkpoint_exists(r->o.init))
+        die("--init: %s is a fresh model's name; ./%s is the run", r->o.init, r->o.init);
     if (!r->o.resume && (fresh_name || r->o.layers != OPTION_UNSET)) return false;
     const char *where = r->o.resume ? r->o.out : r->o.init;
     if (!r->o.resume && access(where, F_OK) != 0)
         die("--init: %s; there is no checkpoint of that name either%s", err.text,
-            strstr(where, "gpt2") ? "; dev/data/fetch.sh gpt2 fetches OpenAI's to data/gpt2" : "");
+            strncmp(where, "gpt2", 4) == 0 ? "; dev/data/fetch.sh fetches OpenAI's to data/" : "");
     bool found = r->o.resume ? find_resumed(from, r, &err) : checkpoint_find(from, where, &err);
     if (!found) die("%s", err.text);
     if (!checkpoint_config(c, from->text, &err)) die_checkpoint(r, from->text, &err);
@@ -126,12 +126,13 @@ static void open_hellaswag(Run *r) {
     if (!hellaswag_open(&r->hellaswag, r->o.hellaswag, &r->tokenizer, &err)) die("%s", err.text);
 }
 
-// Refuses a directory that holds a run, unless --resume or --overwrite; or that is being written.
+// Refuses a directory that holds a run, unless --resume or --overwrite; that is being written; or
+// that is a model's.
 static void check_output(Run *r, const char *log_path) {
     if (path_is_dir(r->o.out)) lock_output(r);
     if (access(path_join(r->o.out, "config.json").text, F_OK) == 0)
-        die("--out: %s holds a model, which --init would load in place of this run's; choose "
-            "another directory", r->o.out);
+        die("--out: %s holds a config.json, which --init would read in place of this run's; "
+            "choose another directory", r->o.out);
     bool saved = checkpoint_exists(r->o.out), holds_run = saved || access(log_path, F_OK) == 0;
     if (!holds_run || r->o.overwrite || r->o.resume) return;
     die("--out: %s holds a run already%s; --overwrite replaces it; or choose another directory",

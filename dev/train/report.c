@@ -407,8 +407,9 @@ void show_setup(const Run *r) {
     if (r->step > 0)
         printf("resumed after step %llu, %s tokens\n", (unsigned long long)r->step,
                count_text((double)r->tokens).text);
-    if (r->step > 0 && r->o.steps != 0) note_changed_lr(r);
-    if (r->step > 0 && run_done(&r->length, r->step, r->tokens, NAN))
+    bool goes_on = r->step > 0 && r->o.steps != 0;    // 0: evaluates
+    if (goes_on) note_changed_lr(r);
+    if (goes_on && run_done(&r->length, r->step, r->tokens, NAN))
         printf("note    the run is already done; raise --%s to continue it\n",
                r->o.tokens > 0 ? "tokens" : "steps");
 #ifdef TRAINS_ON_GPU
