@@ -121,7 +121,7 @@ static const Option text_table[] = {
       NULL },
     { "val-fraction", "X", OPT_REAL, offsetof(Options, val_fraction), "0.1", 0, 0.99, NULL,
       "output", "fraction held out for validation: whole documents, spread evenly, if there are "
-      "20 or more, else the end of the text; 0: none", NULL },
+      "at least 20, and 1/X, else the end of the text; 0: none", NULL },
     HELP_ROW,
 };
 

@@ -83,7 +83,7 @@ void pack_floats(float *dst, int width, Mat m, bool by_columns, int lines, int K
     if (lines < width) memset(dst, 0, (size_t)K*width * sizeof *dst);
     if (line == 1 && lines == width) {
         for (int k = 0; k < K; k++, dst += width, src += step)
-            if (width % LANES != 0) memcpy(dst, src, width * sizeof *dst);     // MR, inlined
+            if (width % LANES != 0) memcpy(dst, src, width * sizeof *dst);     // MR: constant
             else for (int l = 0; l < width; l += LANES) *(vec *)(dst + l) = *(const vec *)(src + l);
         return;
     }
@@ -147,8 +147,8 @@ static const float zeros[NR];            // where a sum with no bias starts
 static const Panel nothing = { (const Word *)zeros, 0 };
 
 // The hot loop: a whole tile, c = start + a*b, MR rows by `vectors`. Element k of a's row i is
-// a[i*row + k*step]. Meanwhile rows of c are fetched, while k < 256, and lines of B's next
-// panel, in each round: a few at a time, for fetches that queue up are waited for.
+// a[i*row + k*step]. Meanwhile rows of c, up to k = 256, and lines of B's next panel are
+// fetched in each round: a few at a time, for fetches that queue up are waited for.
 static inline __attribute__((always_inline))   // so that vectors, and row or step, are constants
 void tile_multiply(float *c, size_t ldc, const float *start, size_t ld_start, const Word *a,
                    size_t row, size_t step, Panel b, int K, Panel next, int vectors) {

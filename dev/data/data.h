@@ -282,9 +282,9 @@ typedef struct {
     double bytes;                    // of all texts
 } Texts;
 
-// Finds the documents of all texts, and their splits, before anything is encoded. From 20 documents
-// on whole ones are held out, spread evenly; of fewer, the last part of the text. Pipes are copied
-// to `out`. separator: NULL, and a text is one document. An error ends the program.
+// Finds the documents of all texts, and their splits. From 20 documents, and 1/val_fraction, on
+// whole ones are held out, spread evenly; of fewer, the last part of the text. Pipes are copied to
+// `out`. separator: NULL, and a text is one document. An error ends the program.
 void texts_open(Texts *c, char **paths, int n, const char *separator, double val_fraction,
                 const Output *out);
 void texts_close(Texts *c);
